@@ -1,0 +1,68 @@
+"""
+A job queue with no broker, as a SQLAlchemy extension on PostgreSQL.
+
+Everything a consumer needs is in this one namespace. Importing it touches no
+database, reads no environment, starts nothing and imports no driver.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy_brooq.claim import Claim
+from sqlalchemy_brooq.config import Config, HandlerOptions
+from sqlalchemy_brooq.errors import (
+    AttemptTimeout,
+    BrooqError,
+    CancelJob,
+    ConfigError,
+    Interruption,
+    InvalidJob,
+    JobNotFound,
+    LeaseLost,
+    LifecycleError,
+    MaxExecutionExceeded,
+    PayloadError,
+    PreserveAttempt,
+    ProtectedColumn,
+    RegistrationError,
+    RetryLater,
+    SchemaMismatch,
+    Shutdown,
+    Signal,
+    TransactionMisused,
+    delay_of,
+)
+from sqlalchemy_brooq.model import Job, metadata
+from sqlalchemy_brooq.vocabulary import Enqueued, JobState, Lease
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "AttemptTimeout",
+    "BrooqError",
+    "CancelJob",
+    "Claim",
+    "Config",
+    "ConfigError",
+    "Enqueued",
+    "HandlerOptions",
+    "Interruption",
+    "InvalidJob",
+    "Job",
+    "JobNotFound",
+    "JobState",
+    "Lease",
+    "LeaseLost",
+    "LifecycleError",
+    "MaxExecutionExceeded",
+    "PayloadError",
+    "PreserveAttempt",
+    "ProtectedColumn",
+    "RegistrationError",
+    "RetryLater",
+    "SchemaMismatch",
+    "Shutdown",
+    "Signal",
+    "TransactionMisused",
+    "delay_of",
+    "metadata",
+]

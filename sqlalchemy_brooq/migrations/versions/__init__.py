@@ -1,0 +1,3 @@
+"""
+The shipped revisions; alembic loads them by path, nothing imports them.
+"""

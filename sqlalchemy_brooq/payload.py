@@ -1,0 +1,161 @@
+"""
+What ``jsonb`` can hold: checks a payload and copies it, before any SQL is sent.
+
+The queue never looks inside a payload (invariant 4); this module only asks whether PostgreSQL will take it.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from sqlalchemy_brooq.errors import PayloadError
+
+MAX_DEPTH: Final = 500
+"""Levels of nesting. Python's decoder, which every worker runs, gives up below a thousand."""
+
+_NUL_ESCAPE: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+_ESCAPED_SURROGATE: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u[dD][89a-fA-F]")
+
+EMPTY: Final = object()
+"""Stands for a payload that was not given."""
+
+Serializer = Callable[[Any], str]
+
+
+def copied(payload: Any) -> Any:
+    """
+    Return a copy of *payload* as ``jsonb`` will give it back.
+
+    A value that only the engine's own serializer may know (a ``datetime``, say) is copied as it is;
+    `encoded` decides about it when the job is written.
+
+    Raises:
+        PayloadError: ``jsonb`` can't hold it, whatever the serializer.
+    """
+    try:
+        return json.loads(encoded(payload))
+    except _ForeignType:
+        _refuse_what_no_serializer_mends(payload)
+        return copy.deepcopy(payload)
+
+
+def encoded(payload: Any, serializer: Serializer | None = None) -> str:
+    """
+    Return *payload* as JSON text that ``jsonb`` accepts.
+
+    Args:
+        payload: Any JSON value.
+        serializer: The engine's ``json_serializer``; ``None`` means the standard library's.
+
+    Raises:
+        PayloadError: ``jsonb`` can't hold it, or the serializer refuses it.
+    """
+    try:
+        text = serializer(payload) if serializer else _dumps(payload)
+    except RecursionError as error:
+        raise PayloadError(_too_deep()) from error
+    except TypeError as error:
+        raise _ForeignType(f"the payload is not JSON: {error}") from error
+    except ValueError as error:
+        raise PayloadError(f"the payload is not JSON: {error}") from error
+    except Exception as error:
+        raise PayloadError(f"the engine's json_serializer refused the payload: {error}") from error
+    if serializer:
+        _check_json(text)
+    return _accepted(text)
+
+
+class _ForeignType(PayloadError):  # noqa: N818 - names what was found
+    """
+    A type that the standard library doesn't encode; the engine's serializer may.
+    """
+
+
+def _dumps(payload: Any) -> str:
+    return json.dumps(payload, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+
+
+def _check_json(text: str) -> None:
+    """
+    Refuse what a serializer of the consumer's wrote, if it isn't JSON.
+    """
+    try:
+        json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, TypeError) as error:
+        raise PayloadError(f"the engine's json_serializer didn't write JSON: {error}") from error
+
+
+def _refuse_constant(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON value")
+
+
+def _accepted(text: str) -> str:
+    """
+    Return *text* if it holds nothing that ``jsonb`` refuses.
+    """
+    if "\\u" in text:
+        if _NUL_ESCAPE.search(text):
+            raise PayloadError(r"the payload has a string with a NUL character (\u0000), which jsonb can't hold")
+        if _ESCAPED_SURROGATE.search(text):
+            text = _dumps(json.loads(text))
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        found = error.object[error.start : error.start + 1]
+        raise PayloadError(
+            f"the payload has a string with a lone surrogate ({found!a}), which jsonb can't hold"
+        ) from error
+    if text.count("[") + text.count("{") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
+        raise PayloadError(_too_deep())
+    return text
+
+
+def _depth(text: str) -> int:
+    """
+    Return how deep the arrays and objects of JSON *text* nest.
+    """
+    deepest = depth = 0
+    quoted = escaped = False
+    for character in text:
+        if quoted:
+            quoted = escaped or character != '"'
+            escaped = character == "\\" and not escaped
+        elif character == '"':
+            quoted = True
+        elif character in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in "]}":
+            depth -= 1
+    return deepest
+
+
+def _too_deep() -> str:
+    return f"the payload is nested too deeply or contains itself: at most {MAX_DEPTH} levels are taken"
+
+
+def _refuse_what_no_serializer_mends(payload: Any) -> None:
+    """
+    Look for strings and numbers that ``jsonb`` refuses in a payload that we can't encode ourselves.
+    """
+    for leaf in _leaves(payload):
+        if isinstance(leaf, str) or (isinstance(leaf, float) and type(leaf) is float):
+            encoded(leaf)
+
+
+def _leaves(payload: Any) -> Iterator[Any]:
+    stack: list[tuple[Any, int]] = [(payload, 0)]
+    while stack:
+        value, depth = stack.pop()
+        if depth > MAX_DEPTH:
+            raise PayloadError(_too_deep())
+        if isinstance(value, dict):
+            stack.extend((item, depth + 1) for pair in value.items() for item in pair)
+        elif isinstance(value, list | tuple):
+            stack.extend((item, depth + 1) for item in value)
+        else:
+            yield value

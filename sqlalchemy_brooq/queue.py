@@ -1,0 +1,411 @@
+"""
+The queue: registers handlers, enqueues, and starts and stops the worker of this process.
+
+The facade over the producer and the engine; decides where connections and sessions come from. Building
+one touches no database and starts nothing (invariant 9).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, Self, TypeVar, Unpack
+from uuid import UUID
+
+from prometheus_client import CollectorRegistry
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
+
+from sqlalchemy_brooq import aio, producer
+from sqlalchemy_brooq.config import Config, HandlerKeywords, HandlerOptions
+from sqlalchemy_brooq.errors import LifecycleError, RegistrationError
+from sqlalchemy_brooq.metrics import Metrics
+from sqlalchemy_brooq.model import Job, checked_topic
+from sqlalchemy_brooq.vocabulary import Enqueued
+from sqlalchemy_brooq.worker.aioloop import in_thread
+from sqlalchemy_brooq.worker.attempt import Handler
+from sqlalchemy_brooq.worker.connection import READ_COMMITTED
+from sqlalchemy_brooq.worker.engine import Health, Sources, StopReport, Worker
+from sqlalchemy_brooq.worker.executor import Around
+from sqlalchemy_brooq.worker.origin import derived_engine, needs_derived
+from sqlalchemy_brooq.worker.signals import StopSignals
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Queue:
+    """
+    A queue in the database of *engine*: its handlers, and the worker of this process once started.
+
+    Args:
+        engine: The consumer's ``Engine`` or ``AsyncEngine`` on PostgreSQL.
+        config: The settings; their defaults if not given.
+        session_factory: The consumer's own sessionmaker, for transactional handlers and `begin`.
+            A ``sessionmaker`` with an ``Engine``, an ``async_sessionmaker`` with an ``AsyncEngine``.
+        around: Returns a context manager to enter around each handler, such as Flask's ``app.app_context``.
+        registry: Where the metrics go; prometheus_client's global registry if not given.
+        worker_engine: A plain psycopg ``Engine`` for the worker's own connections. With an ``AsyncEngine``, or
+            another driver, one is derived from the URL alone if it isn't given: ``connect_args`` and
+            listeners can't be carried over.
+
+    Raises:
+        TypeError: *engine* is neither, or not on PostgreSQL.
+    """
+
+    def __init__(
+        self,
+        engine: Engine | AsyncEngine,
+        config: Config | None = None,
+        *,
+        session_factory: Callable[[], Any] | None = None,
+        around: Around | None = None,
+        registry: CollectorRegistry | None = None,
+        worker_engine: Engine | None = None,
+    ) -> None:
+        _check_engine(engine)
+        self.config = config if config is not None else Config()
+        self.metrics = Metrics(registry)
+        self._engine = engine
+        self._session_factory = session_factory
+        self._around = around
+        self._worker_engine = worker_engine
+        self._derived: Engine | None = None
+        self._handlers: dict[str, Handler] = {}
+        self._lifecycle = threading.Lock()
+        self._worker: Worker | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._unsubscribe: Callable[[], None] = lambda: None
+        self._closed = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "running" if self._worker else "idle"
+        return f"<Queue {state} serving {', '.join(sorted(self._handlers)) or 'no topic'}>"
+
+    # -- handlers
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """
+        The topics that have a handler here.
+        """
+        return frozenset(self._handlers)
+
+    def handler(self, topic: str, **options: Unpack[HandlerKeywords]) -> Callable[[Function], Function]:
+        """
+        Decorate a function, ``def`` or ``async def``, as the handler of *topic*.
+
+        Args:
+            topic: What it handles.
+            options: The fields of `HandlerOptions`.
+        """
+        resolved = HandlerOptions(**options)
+
+        def register(function: Function) -> Function:
+            self.register(topic, function, resolved)
+            return function
+
+        return register
+
+    def register(self, topic: str, function: Callable[..., Any], options: HandlerOptions | None = None) -> None:
+        """
+        Make *function* the handler of *topic*.
+
+        It is called with the `Claim`, and with a session if the options say ``transactional``.
+
+        Raises:
+            InvalidJob: The topic breaks the grammar.
+            ConfigError: An option is refused, or disagrees with the queue's settings.
+            RegistrationError: The topic has a handler, the queue was started, or the function doesn't fit.
+        """
+        checked_topic(topic)
+        resolved = (options or HandlerOptions()).resolve(self.config)
+        is_async = is_coroutine_function(function)
+        with self._lifecycle:
+            if self._worker is not None or self._closed:
+                raise RegistrationError(f"handler for {topic!r} refused: register handlers before start()")
+            if topic in self._handlers:
+                taken = self._handlers[topic].function
+                raise RegistrationError(f"topic {topic!r} has a handler already: {taken!r}; register each topic once")
+            self._check_function(topic, function, resolved.transactional, is_async=is_async)
+            self._handlers[topic] = Handler(topic, function, resolved, is_async)
+
+    def _check_function(self, topic: str, function: Callable[..., Any], transactional: bool, *, is_async: bool) -> None:
+        if not callable(function):
+            raise RegistrationError(f"handler for {topic!r} refused: {function!r} is not a function")
+        has_async_engine = isinstance(self._engine, AsyncEngine)
+        if transactional and is_async != has_async_engine:
+            kind, needed = ("an async", "AsyncEngine") if is_async else ("a plain", "Engine")
+            raise RegistrationError(
+                f"handler for {topic!r} refused: {kind} transactional handler needs a queue with an {needed}"
+            )
+        _check_arguments(topic, function, 2 if transactional else 1)
+
+    # -- enqueuing in transactions of their own
+
+    @contextlib.contextmanager
+    def begin(self) -> Iterator[Session]:
+        """
+        Open a session of the queue's engine in a transaction, to enqueue and write together.
+        """
+        self._plain_engine("begin", "abegin")
+        with self._sessions()() as session, session.begin():
+            yield session
+
+    @contextlib.asynccontextmanager
+    async def abegin(self) -> AsyncIterator[AsyncSession]:
+        """
+        `begin`, for an ``AsyncEngine``.
+        """
+        async with self._asessions("abegin")() as session, session.begin():
+            yield session
+
+    def enqueue(self, job: Job) -> Enqueued:
+        """
+        Enqueue *job* in a transaction of its own.
+        """
+        self._plain_engine("enqueue", "aenqueue")
+        with Session(self._plain_engine("enqueue", "aenqueue")) as session, session.begin():
+            _at_named_level(session)
+            return producer.enqueue_many(session, [job])[0]
+
+    def cancel(self, job_id: UUID) -> bool:
+        """
+        Cancel a job in a transaction of its own; see `brooq.cancel`.
+        """
+        with Session(self._plain_engine("cancel", "acancel")) as session, session.begin():
+            _at_named_level(session)
+            return producer.cancel(session, job_id)
+
+    async def aenqueue(self, job: Job) -> Enqueued:
+        """
+        `enqueue`, for an ``AsyncEngine``.
+        """
+        async with AsyncSession(self._async_engine("aenqueue", "enqueue")) as session, session.begin():
+            await session.run_sync(_at_named_level)
+            return (await aio.aenqueue_many(session, [job]))[0]
+
+    async def acancel(self, job_id: UUID) -> bool:
+        """
+        `cancel`, for an ``AsyncEngine``.
+        """
+        async with AsyncSession(self._async_engine("acancel", "cancel")) as session, session.begin():
+            await session.run_sync(_at_named_level)
+            return await aio.acancel(session, job_id)
+
+    # -- the worker of this process
+
+    def start(self) -> None:
+        """
+        Start claiming and running jobs; returns once the database was reached and the schema checked.
+
+        Inside a running event loop the ``async def`` handlers run in that loop.
+
+        Raises:
+            SchemaMismatch: The table is missing, older or newer.
+            LifecycleError: The queue is running, or closed.
+        """
+        self._start(_running_loop())
+
+    async def astart(self) -> None:
+        """
+        `start`, without blocking the running loop.
+        """
+        loop = asyncio.get_running_loop()
+        await in_thread(lambda: self._start(loop))
+
+    def stop(self) -> StopReport | None:
+        """
+        Stop claiming, let running handlers finish within ``shutdown_grace``, and end the worker.
+
+        What ignores its interruption keeps its lease, which then runs out. Harmless when nothing runs.
+
+        Raises:
+            LifecycleError: Called inside the event loop that the handlers run in: await `astop` there.
+        """
+        if self._loop is not None and _running_loop() is self._loop:
+            raise LifecycleError("stop() would block the loop that the handlers run in: use `await queue.astop()`")
+        with self._lifecycle:
+            worker, self._worker = self._worker, None
+            if worker is None:
+                return None
+            self._unsubscribe()
+            try:
+                return worker.stop(self.config.shutdown_grace.total_seconds())
+            finally:
+                self._loop = None
+                self.metrics.workers(-self.config.workers)
+
+    async def astop(self) -> StopReport | None:
+        """
+        `stop`, without blocking the running loop.
+        """
+        return await in_thread(self.stop)
+
+    def close(self) -> None:
+        """
+        Stop, and let go of everything; the consumer's engine stays open. The queue can't be started again.
+        """
+        self.stop()
+        self._closed = True
+        if self._derived is not None:
+            self._derived.dispose()
+
+    async def aclose(self) -> None:
+        """
+        `close`, without blocking the running loop.
+        """
+        await in_thread(self.close)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        await self.astart()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def run(self) -> StopReport:
+        """
+        Start, wait for SIGINT or SIGTERM, and stop; in the main thread only.
+
+        A second signal ends the grace period at once. The signal handlers are restored afterwards.
+        It ends by itself when every slot is taken by a hung handler, so that a supervisor can restart it.
+        """
+        with StopSignals() as signals:
+            self.start()
+            while not signals.wait(1.0):
+                if self._all_hung():
+                    break
+            return self._stop_unless_hurried(signals)
+
+    def health(self) -> Health | None:
+        """
+        Tell how the worker is; ``None`` while none runs.
+        """
+        worker = self._worker
+        return worker.health() if worker is not None else None
+
+    def _all_hung(self) -> bool:
+        health = self.health()
+        return health is not None and health.hung >= health.slots
+
+    def _stop_unless_hurried(self, signals: StopSignals) -> StopReport:
+        """
+        Stop on another thread, while this one listens for a second signal.
+        """
+        worker = self._worker
+        reports: list[StopReport | None] = []
+        stopping = threading.Thread(target=lambda: reports.append(self.stop()), name="brooq-stop")
+        stopping.start()
+        while stopping.is_alive():
+            if signals.wait(0.1) and signals.count > 1 and worker is not None:
+                worker.hurry()
+            stopping.join(0.1)
+        return (reports and reports[0]) or StopReport(0, 0)
+
+    def _start(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        with self._lifecycle:
+            if self._closed:
+                raise LifecycleError("this queue was closed: build another one")
+            if self._worker is not None:
+                raise LifecycleError("this queue is running already")
+            worker = Worker(self._sources(), self.config, self._handlers, self.metrics, loop, self._around)
+            worker.start()
+            self._worker, self._loop = worker, loop
+            self.metrics.workers(self.config.workers)
+            self._unsubscribe = producer.subscribe(self._enqueued)
+
+    def _enqueued(self, note: producer.EnqueuedNote) -> None:
+        """
+        A session of this process committed jobs: a hint for the pump, and a count.
+        """
+        worker = self._worker
+        if worker is not None and not self._handlers.keys().isdisjoint(note.topics):
+            worker.hint()
+
+    # -- where connections and sessions come from
+
+    def _sources(self) -> Sources:
+        return Sources(
+            self._plain_source(),
+            self._sessions(),
+            self._asessions("start") if isinstance(self._engine, AsyncEngine) else None,
+        )
+
+    def _plain_source(self) -> Engine:
+        """
+        Return the plain psycopg engine of the worker.
+        """
+        if self._worker_engine is not None:
+            return self._worker_engine
+        if isinstance(self._engine, Engine) and not needs_derived(self._engine):
+            return self._engine
+        if self._derived is None:
+            self._derived = derived_engine(self._engine)
+        return self._derived
+
+    def _sessions(self) -> Callable[[], Session]:
+        if isinstance(self._engine, AsyncEngine):
+            return sessionmaker(self._plain_source())
+        return self._session_factory or sessionmaker(self._engine)
+
+    def _asessions(self, name: str) -> Callable[[], AsyncSession]:
+        return self._session_factory or async_sessionmaker(self._async_engine(name, name.removeprefix("a")))
+
+    def _plain_engine(self, name: str, other: str) -> Engine:
+        if isinstance(self._engine, AsyncEngine):
+            raise LifecycleError(f"queue.{name}() needs an Engine; this queue has an AsyncEngine: await {other}()")
+        return self._engine
+
+    def _async_engine(self, name: str, other: str) -> AsyncEngine:
+        if not isinstance(self._engine, AsyncEngine):
+            raise LifecycleError(f"queue.{name}() needs an AsyncEngine; this queue has an Engine: use {other}()")
+        return self._engine
+
+
+def is_coroutine_function(function: Callable[..., Any]) -> bool:
+    """
+    Tell whether *function* is ``async def``, also behind ``functools.partial`` or as a callable object.
+    """
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - its method
+
+
+def _check_engine(engine: object) -> None:
+    if not isinstance(engine, Engine | AsyncEngine):
+        raise TypeError(f"Queue takes an Engine or an AsyncEngine, not {type(engine).__name__}")
+    if engine.dialect.name != "postgresql":
+        raise TypeError(f"Queue needs PostgreSQL; this engine's dialect is {engine.dialect.name}")
+
+
+def _check_arguments(topic: str, function: Callable[..., Any], count: int) -> None:
+    try:
+        inspect.signature(function).bind(*range(count))
+    except ValueError:  # a builtin without a signature: the first call will tell
+        return
+    except TypeError as error:
+        takes = "the claim and a session" if count > 1 else "the claim"
+        raise RegistrationError(f"handler for {topic!r} refused: it is called with {takes}, and {error}") from error
+
+
+def _at_named_level(session: Session) -> None:
+    """
+    Let a transaction of our own be READ COMMITTED, whatever the engine's default is (invariant 13).
+    """
+    session.connection(execution_options={"isolation_level": READ_COMMITTED})
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,0 +1,216 @@
+"""
+The pump's statements: settle the outcomes that have gathered, and claim the next jobs.
+
+Each exists alone and, as `exchange`, in one statement: one round trip and one commit move jobs
+both ways. No statement here ever waits for a lock: rows that somebody else holds are skipped.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import (
+    CTE,
+    ColumnElement,
+    DateTime,
+    Executable,
+    Integer,
+    Interval,
+    Select,
+    SmallInteger,
+    Text,
+    Uuid,
+    and_,
+    case,
+    cast,
+    exists,
+    func,
+    null,
+    or_,
+    select,
+    true,
+    update,
+)
+from sqlalchemy import bindparam as bind
+from sqlalchemy.dialects.postgresql import JSONB
+
+from sqlalchemy_brooq.model import JOB
+from sqlalchemy_brooq.statements.fence import PROCESSING, held, leaving, literal
+from sqlalchemy_brooq.statements.shapes import among, rows_of
+from sqlalchemy_brooq.vocabulary import Event, JobState
+
+MOMENT: Final = DateTime(timezone=True)
+
+#: The columns of an outcome.
+OUTCOME: Final[dict[str, Any]] = {
+    "id": Uuid(),
+    "claimed_at": MOMENT,
+    "state": Text(),
+    "delay": Interval(),
+    "refund": Integer(),
+    "error": Text(),
+    "result": Text(),
+}
+
+#: What names a claim, beside its worker.
+CLAIM_KEY: Final[dict[str, Any]] = {"id": Uuid(), "claimed_at": MOMENT}
+
+#: What a claim fetches. The payload comes as text, so that one that can't be decoded spoils only its own attempt.
+CLAIMED: Final = (
+    JOB.c.id,
+    JOB.c.topic,
+    cast(JOB.c.payload, Text).label("payload"),
+    JOB.c.attempts,
+    JOB.c.requeues,
+    JOB.c.priority,
+    JOB.c.created_at,
+    JOB.c.available_at,
+    JOB.c.claimed_at,
+    JOB.c.locked_until,
+)
+
+
+def settle() -> Executable:
+    """
+    Write a batch of outcomes; the answer is one row: the numbers of those that were not written.
+
+    Parameters: ``worker``, and the arrays of `OUTCOME` as ``outcome_<column>``, sorted by id.
+    """
+    missing, _ = _settling()
+    return select(missing)
+
+
+def claim() -> Executable:
+    """
+    Claim up to ``want`` ready jobs, and answer with `CLAIMED` in the order in which they are to run.
+
+    Parameters: ``worker``, ``lease``, ``want``, ``share`` (how many of one topic and priority), and
+    the arrays ``branch_priority`` and ``branch_topic`` in the order in which they are to be asked.
+    """
+    claimed = _claiming()
+    return select(*claimed.c).order_by(*_running_order(claimed))
+
+
+def exchange() -> Executable:
+    """
+    Do both at once: every row of the answer begins with the numbers of `settle`, followed by a claim's columns.
+
+    Where nothing was claimed there is one row, whose other columns are NULL.
+    """
+    missing, settled = _settling()
+    claimed = _claiming()
+    answer = select(missing).subquery("answer")
+    return (
+        select(answer.c.missing, *claimed.c)
+        .select_from(answer.outerjoin(claimed, true()))
+        .order_by(*_running_order(claimed))
+        .add_cte(settled)
+    )
+
+
+def fates() -> Select[Any]:
+    """
+    Tell what became of claims whose rows a settle did not touch: number, whether still held, and the row's state.
+
+    Rows that a later claim took are left out: no move but a claim changes ``claimed_at``. Parameters: ``worker``,
+    and the arrays ``claim_id`` and ``claim_claimed_at``.
+    """
+    claim = rows_of("claim", CLAIM_KEY, numbered=True)
+    is_held = held(claim.c.id, bind("worker", type_=Text), claim.c.claimed_at).label("held")
+    same = and_(JOB.c.id == claim.c.id, JOB.c.claimed_at == claim.c.claimed_at)
+    return select(claim.c.n, is_held, JOB.c.state).select_from(claim.join(JOB, same))
+
+
+def _settling() -> tuple[ColumnElement[Any], CTE]:
+    """
+    Return the numbers of the outcomes that were not written, and the CTE that writes the others.
+    """
+    outcome = select(rows_of("outcome", OUTCOME, numbered=True)).cte("outcome")
+    row = (
+        select(JOB.c.id.label("row_id"))
+        .where(held(outcome.c.id, bind("worker", type_=Text), outcome.c.claimed_at))
+        .with_for_update(skip_locked=True, key_share=True)
+        .lateral("row")
+    )
+    locked = select(outcome, row.c.row_id).join(row, true()).cte("locked").prefix_with("MATERIALIZED")
+    settled = (
+        update(JOB)
+        .where(JOB.c.id == locked.c.row_id, among(JOB.c.id, select(locked.c.row_id)))
+        .values(_written(locked.c))
+        .returning(locked.c.n)
+        .cte("settled")
+    )
+    unwritten = select(outcome.c.n).where(~exists().where(settled.c.n == outcome.c.n))
+    return func.array(unwritten.scalar_subquery()).label("missing"), settled
+
+
+def _written(outcome: Any) -> dict[str, Any]:
+    """
+    Return what *outcome* writes: a failure or a requeue gives up the lease, a terminal row keeps it as a trace.
+    """
+    fails = outcome["state"] == literal(JobState.FAILED)
+    goes_on = or_(fails, outcome["state"] == literal(JobState.PENDING))
+    return {
+        "state": outcome["state"],
+        "attempts": func.greatest(JOB.c.attempts - outcome["refund"], 0),
+        "available_at": case((fails, func.now() + outcome["delay"]), else_=JOB.c.available_at),
+        "locked_by": case((goes_on, null()), else_=JOB.c.locked_by),
+        "locked_until": case((goes_on, null()), else_=JOB.c.locked_until),
+        "last_error": func.coalesce(outcome["error"], JOB.c.last_error),
+        "result": func.coalesce(cast(outcome["result"], JSONB), JOB.c.result),
+        "updated_at": func.now(),
+    }
+
+
+def _claiming() -> CTE:
+    """
+    Return the CTE that claims.
+
+    The ready rows are asked for branch by branch, a topic and a priority each, until ``want`` are locked:
+    the outer LIMIT stops the nested loop, so that only rows that are taken are ever locked. The LIMIT sits
+    in a CTE, which runs once; in ``IN (SELECT … LIMIT)`` the planner may run it again for each row.
+    """
+    picked = picking().cte("picked").prefix_with("MATERIALIZED")
+    return (
+        update(JOB)
+        .where(among(JOB.c.id, select(picked.c.id)))
+        .values(
+            state=PROCESSING,
+            attempts=JOB.c.attempts + 1,
+            locked_by=bind("worker", type_=Text),
+            locked_until=func.now() + bind("lease", type_=Interval),
+            # Not now(): two transactions may begin in one microsecond, and this is part of the fence.
+            claimed_at=func.clock_timestamp(),
+            updated_at=func.now(),
+        )
+        .returning(*CLAIMED)
+        .cte("claimed")
+    )
+
+
+def picking() -> Select[Any]:
+    """
+    Return the locking read of the claim: the ids to take.
+    """
+    branch = rows_of("branch", {"priority": SmallInteger(), "topic": Text()})
+    candidate = (
+        select(JOB.c.id)
+        .where(
+            leaving(Event.CLAIMED),
+            JOB.c.topic == branch.c.topic,
+            JOB.c.priority == branch.c.priority,
+            JOB.c.available_at <= func.now(),
+        )
+        .order_by(JOB.c.available_at, JOB.c.id)
+        .limit(bind("share", type_=Integer))
+        .with_for_update(skip_locked=True, key_share=True)
+        .lateral("candidate")
+    )
+    return select(candidate.c.id).select_from(branch.join(candidate, true())).limit(bind("want", type_=Integer))
+
+
+def _running_order(claimed: CTE) -> tuple[ColumnElement[Any], ...]:
+    """
+    Return the order of a claim's answer: an UPDATE's RETURNING promises none (invariant 10).
+    """
+    return claimed.c.priority.desc(), claimed.c.available_at, claimed.c.id

@@ -1,0 +1,130 @@
+"""
+Statements that keep leases: the heartbeat's renewal and the reaper's return to circulation.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    Executable,
+    Integer,
+    Interval,
+    Select,
+    Text,
+    Update,
+    Uuid,
+    and_,
+    case,
+    func,
+    null,
+    select,
+    true,
+    update,
+)
+from sqlalchemy import bindparam as bind
+
+from sqlalchemy_brooq.model import JOB
+from sqlalchemy_brooq.statements.exchange import CLAIM_KEY, MOMENT
+from sqlalchemy_brooq.statements.fence import PROCESSING, held, literal
+from sqlalchemy_brooq.statements.shapes import among, rows_of
+from sqlalchemy_brooq.vocabulary import JobState
+
+
+def _live() -> Any:
+    """
+    Match leases that have not run out: a renewal never writes one that has.
+    """
+    return JOB.c.locked_until >= func.now()
+
+
+def renew() -> Executable:
+    """
+    Renew a batch of leases; answers with the number of each renewed claim and its new end.
+
+    A row that somebody else holds is skipped, not waited for. Parameters: ``worker``, ``lease``,
+    and the arrays ``claim_id`` and ``claim_claimed_at``, sorted by id.
+    """
+    claim = rows_of("claim", CLAIM_KEY, numbered=True)
+    row = (
+        select(JOB.c.id.label("row_id"))
+        .where(held(claim.c.id, bind("worker", type_=Text), claim.c.claimed_at), _live())
+        .with_for_update(skip_locked=True, key_share=True)
+        .lateral("row")
+    )
+    locked = select(claim.c.n, row.c.row_id).select_from(claim.join(row, true())).cte("locked")
+    return (
+        update(JOB)
+        .where(
+            JOB.c.id == locked.c.row_id,
+            among(JOB.c.id, select(locked.c.row_id)),
+        )
+        .values(locked_until=func.now() + bind("lease", type_=Interval), updated_at=func.now())
+        .returning(locked.c.n, JOB.c.locked_until)
+    )
+
+
+def renew_one() -> Update:
+    """
+    Renew one lease, waiting for the row's lock; no row in the answer means that the claim is lost.
+
+    Parameters: ``worker``, ``lease``, ``claim_id`` and ``claim_claimed_at``.
+    """
+    return (
+        update(JOB)
+        .where(
+            held(bind("claim_id", type_=Uuid), bind("worker", type_=Text), bind("claim_claimed_at", type_=MOMENT)),
+            _live(),
+        )
+        .values(locked_until=func.now() + bind("lease", type_=Interval), updated_at=func.now())
+        .returning(JOB.c.locked_until)
+    )
+
+
+def still_held() -> Select[Any]:
+    """
+    Answer with the numbers of the claims whose rows are still ours, as far as others have committed.
+
+    Tells a row that was skipped because somebody holds it from one that is lost. Parameters as for `renew`.
+    """
+    claim = rows_of("claim", CLAIM_KEY, numbered=True)
+    return (
+        select(claim.c.n)
+        .select_from(claim)
+        .join(JOB, and_(held(claim.c.id, bind("worker", type_=Text), claim.c.claimed_at), _live()))
+    )
+
+
+def reap() -> Executable:
+    """
+    Return up to ``batch`` jobs with an expired lease to circulation; answers with topic and new state of each.
+
+    The poison guard: where the arrays ``guard_topic`` and ``guard_limit`` name the job's topic, and its
+    requeues have reached the limit, the expiry is recorded as a failure and the job is dead (invariant 7).
+    """
+    guard = rows_of("guard", {"topic": Text(), "limit": Integer()})
+    limit = select(func.min(guard.c.limit)).where(guard.c.topic == JOB.c.topic).correlate(JOB).scalar_subquery()
+    expired = (
+        select(JOB.c.id, (JOB.c.requeues >= limit).is_(true()).label("poisoned"))
+        .where(JOB.c.state == PROCESSING, JOB.c.locked_until.is_not(None), JOB.c.locked_until < func.now())
+        .order_by(JOB.c.locked_until, JOB.c.id)
+        .limit(bind("batch", type_=Integer))
+        .with_for_update(skip_locked=True, key_share=True, of=JOB)
+        .cte("expired")
+    )
+    poisoned = expired.c.poisoned
+    times = func.concat("lease expired ", JOB.c.requeues + 1, " times")
+    return (
+        update(JOB)
+        .where(JOB.c.id == expired.c.id, among(JOB.c.id, select(expired.c.id)))
+        .values(
+            state=case((poisoned, literal(JobState.DEAD)), else_=literal(JobState.PENDING)),
+            requeues=case((poisoned, JOB.c.requeues), else_=JOB.c.requeues + 1),
+            available_at=case((poisoned, JOB.c.available_at), else_=func.now()),
+            locked_by=case((poisoned, JOB.c.locked_by), else_=null()),
+            locked_until=case((poisoned, JOB.c.locked_until), else_=null()),
+            last_error=case((poisoned, times), else_=JOB.c.last_error),
+            updated_at=func.now(),
+        )
+        .returning(JOB.c.id, JOB.c.topic, JOB.c.attempts, JOB.c.state)
+    )

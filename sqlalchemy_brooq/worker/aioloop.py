@@ -1,0 +1,103 @@
+"""
+The event loop that ``async def`` handlers run in: one of its own thread, or the consumer's running one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+Start = tuple[contextvars.Context, Callable[[], Coroutine[Any, Any, None]]]
+
+
+class HandlerLoop:
+    """
+    Starts tasks in an event loop from any thread.
+
+    Args:
+        loop: The consumer's running loop; ``None`` makes one, on a thread of its own.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self._borrowed = loop is not None
+        self.loop = loop or asyncio.new_event_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """
+        Start the loop's thread, unless the loop is the consumer's.
+        """
+        if not self._borrowed:
+            self._thread = threading.Thread(target=self._run, name="brooq-loop", daemon=True)
+            self._thread.start()
+
+    def submit(self, starts: Sequence[Start]) -> None:
+        """
+        Start one task for each of *starts*, all in one call into the loop.
+        """
+        self.loop.call_soon_threadsafe(self._start_all, starts)
+
+    def close(self, timeout: float) -> bool:
+        """
+        End the loop and its thread, unless it is the consumer's; False if a task blocks it.
+        """
+        if self._thread is None:
+            if not self._borrowed:
+                self.loop.close()
+            return True
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _start_all(self, starts: Sequence[Start]) -> None:
+        for context, begin in starts:
+            task = self.loop.create_task(begin(), context=context)
+            # The loop itself keeps only weak references to its tasks.
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            self._cancel_leftovers()
+            self.loop.close()
+
+    def _cancel_leftovers(self) -> None:
+        """
+        Give tasks that are left a last chance to clean up, as `asyncio.run` does.
+        """
+        leftovers = asyncio.all_tasks(self.loop)
+        for task in leftovers:
+            task.cancel()
+        if leftovers:
+            self.loop.run_until_complete(asyncio.wait(leftovers, timeout=1.0))
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """
+    Run *work* on a thread of its own, in a copy of the caller's context, without blocking the loop.
+
+    ``asyncio.to_thread`` would leave a thread behind for as long as the loop lives.
+    """
+    done: Future[T] = Future()
+    context = contextvars.copy_context()
+
+    def run() -> None:
+        try:
+            done.set_result(context.run(work))
+        except BaseException as error:  # noqa: BLE001 - handed to the task that waits
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="brooq-aside", daemon=True).start()
+    # The work can't be stopped half-way: a canceled caller leaves it to its end.
+    return await asyncio.shield(asyncio.wrap_future(done))

@@ -1,0 +1,154 @@
+"""
+Connections that belong to the engine: made like the consumer's, never taken from its pool.
+
+Owns connecting, the isolation level and the deadline of each call. Knows nothing of jobs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine, Executable, func, select
+
+READ_COMMITTED: Final = "READ COMMITTED"
+
+Rows = Sequence[Any]
+
+
+class PrivateConnection:
+    """
+    One connection of the engine's own, for one thread; it connects when needed, and again after any error.
+
+    It is made by a copy of the consumer's pool, so ``connect_args`` and connect events hold, and handlers
+    that take every pooled connection can't take this one. After an error it is dropped, never reused:
+    what a role or a server was set to before a failover would survive in it.
+
+    Args:
+        engine: The engine whose connections are imitated.
+        plain: Use nothing of the session's state (for a transaction pooler): no prepared
+            statements, and every call names its isolation level.
+    """
+
+    def __init__(self, engine: Engine, *, plain: bool = False) -> None:
+        self._engine = engine
+        self._plain = plain
+        self._pool = engine.pool.recreate()
+        self._connection: Connection | None = None
+        self._guard = threading.Lock()
+        self._due: float | None = None
+        self._autocommit = False
+        self._closed = False
+
+    def rows(self, statement: Executable, parameters: Mapping[str, Any], *, limit: float) -> Rows:
+        """
+        Run one statement in a transaction of its own, and return all rows of its answer.
+
+        Args:
+            statement: What to run.
+            parameters: Its parameters.
+            limit: After so many seconds the server counts as frozen and the connection is broken off.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: The statement failed, or the deadline passed.
+        """
+        with self._deadline(limit):
+            connection = self._connection or self._connect()
+            if self._autocommit:
+                return connection.execute(statement, parameters).all()
+            with connection.begin():
+                return connection.execute(statement, parameters).all()
+
+    def expire(self, now: float) -> bool:
+        """
+        Break off the call that is under way if its deadline has passed; callable from any thread.
+        """
+        with self._guard:
+            if self._due is None or now < self._due or self._connection is None:
+                return False
+            self._due = None
+            return _break_off(self._connection)
+
+    def drop(self) -> None:
+        """
+        Throw the connection away; the next call makes a new one.
+        """
+        with self._guard:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(Exception):
+                connection.invalidate()
+            with contextlib.suppress(Exception):
+                connection.close()
+
+    def close(self) -> None:
+        """
+        Close for good; harmless when repeated.
+        """
+        self._closed = True
+        self.drop()
+        self._pool.dispose()
+
+    @contextlib.contextmanager
+    def _deadline(self, limit: float) -> Iterator[None]:
+        with self._guard:
+            self._due = time.monotonic() + limit
+        try:
+            yield
+        except BaseException:
+            self.drop()
+            raise
+        finally:
+            with self._guard:
+                self._due = None
+
+    def _connect(self) -> Connection:
+        """
+        Connect, and find out whether a statement alone is a READ COMMITTED transaction (invariant 13).
+        """
+        if self._closed:
+            raise RuntimeError("this connection was closed")
+        connection = Connection(self._engine, connection=self._pool.connect())
+        with self._guard:
+            self._connection = connection
+        if self._plain:
+            # Behind a transaction pooler the next statement may reach another server session.
+            driver = connection.connection.driver_connection
+            driver.prepare_threshold = None  # type: ignore[union-attr]
+        connection = connection.execution_options(isolation_level=READ_COMMITTED)
+        with connection.begin():
+            default = connection.scalar(select(func.current_setting("default_transaction_isolation")))
+        self._autocommit = default == READ_COMMITTED.lower() and not self._plain
+        if self._autocommit:
+            connection = connection.execution_options(isolation_level="AUTOCOMMIT")
+        return connection
+
+
+def _break_off(connection: Connection) -> bool:
+    """
+    Shut down the socket under *connection*, which wakes the thread that waits for the server.
+
+    A cancel request would have to be answered by the very server that doesn't answer.
+    """
+    with contextlib.suppress(Exception):
+        descriptor = connection.connection.driver_connection.fileno()  # type: ignore[union-attr]
+        with socket.socket(fileno=os.dup(descriptor)) as wire:
+            wire.shutdown(socket.SHUT_RDWR)
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def short_transaction(engine: Engine) -> Iterator[Connection]:
+    """
+    Lend a connection of the consumer's pool in a READ COMMITTED transaction that commits at the end.
+    """
+    with engine.connect() as connection:
+        named = connection.execution_options(isolation_level=READ_COMMITTED)
+        with named.begin():
+            yield named

@@ -1,0 +1,311 @@
+"""
+One worker: builds the loops, starts them in order, and ends them in the reverse.
+
+Owns the order of start and stop. What each loop does is its own module's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from sqlalchemy_brooq import schema
+from sqlalchemy_brooq.config import Config
+from sqlalchemy_brooq.vocabulary import Event, Outcome
+from sqlalchemy_brooq.worker.aioloop import HandlerLoop
+from sqlalchemy_brooq.worker.attempt import Handler, InFlight
+from sqlalchemy_brooq.worker.connection import PrivateConnection, short_transaction
+from sqlalchemy_brooq.worker.effects import Effects
+from sqlalchemy_brooq.worker.executor import Around, Executor, result_text
+from sqlalchemy_brooq.worker.heartbeat import ROUNDS, Heartbeat
+from sqlalchemy_brooq.worker.journal import Journal, Meter
+from sqlalchemy_brooq.worker.loops import Loop, LoopHealth
+from sqlalchemy_brooq.worker.pump import Outbox, Pump, Slots
+from sqlalchemy_brooq.worker.reaper import Reaper
+from sqlalchemy_brooq.worker.store import HeartbeatStore, PumpStore, ReaperStore
+from sqlalchemy_brooq.worker.wakeup import WAIT, Listener
+from sqlalchemy_brooq.worker.watchdog import IDLE, Watchdog
+
+log = logging.getLogger("sqlalchemy_brooq.worker")
+
+OBEY: Final = 2.0
+"""Seconds that an interrupted handler has to end when the worker shuts down."""
+FLUSH: Final = 5.0
+"""Seconds that the last outcomes have to reach the database."""
+JOIN: Final = 3.0
+"""Seconds that a loop has to end its round."""
+STATEMENT: Final = (2.0, 30.0)
+"""The least and the most seconds that a statement of the pump may take before the server counts as frozen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """
+    Where a worker's connections and sessions come from.
+    """
+
+    engine: Engine
+    """A plain engine with psycopg."""
+    sessions: Callable[[], Session]
+    async_sessions: Callable[[], AsyncSession] | None
+
+
+@dataclass(frozen=True, slots=True)
+class StopReport:
+    """
+    How a worker ended.
+    """
+
+    abandoned: int
+    """Handlers that ignored the shutdown; their leases run out by themselves."""
+    unwritten: int
+    """Outcomes that could not be written in time; these jobs will run again."""
+
+    @property
+    def clean(self) -> bool:
+        """
+        Whether nothing was left behind.
+        """
+        return not self.abandoned and not self.unwritten
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """
+    What `/healthz` answers with.
+    """
+
+    healthy: bool
+    worker: str
+    leases: int
+    slots: int
+    hung: int
+    loops: tuple[LoopHealth, ...]
+
+
+class Worker:
+    """
+    Claims jobs, runs their handlers and settles them, from `start` to `stop`.
+
+    Args:
+        sources: Where connections and sessions come from.
+        config: The queue's settings.
+        handlers: What to serve.
+        meter: The metrics.
+        loop: The consumer's running event loop for ``async def`` handlers; ``None`` makes one.
+        around: The consumer's context manager around each handler.
+    """
+
+    def __init__(
+        self,
+        sources: Sources,
+        config: Config,
+        handlers: Mapping[str, Handler],
+        meter: Meter,
+        loop: asyncio.AbstractEventLoop | None = None,
+        around: Around | None = None,
+    ) -> None:
+        self.name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._sources = sources
+        self._config = config
+        self._handlers = dict(handlers)
+        self._in_flight = InFlight()
+        self._journal = Journal(meter)
+        self._outbox = Outbox()
+        effects = Effects(
+            sources.sessions,
+            sources.async_sessions,
+            self.name,
+            result_text,
+            self._outbox.put,
+            self._in_flight,
+            self._journal,
+        )
+        self._executor = Executor(
+            config.workers,
+            config.prefetch,
+            HandlerLoop(loop),
+            effects,
+            self._outbox.put,
+            self._in_flight,
+            self._journal,
+            around,
+        )
+        plain = config.wakeup == "poll"
+        self._connections = tuple(PrivateConnection(sources.engine, plain=plain) for _ in range(2))
+        self._pump = self._make_pump(self._connections[0])
+        self._listener: Listener | None = None
+        self._loops = self._make_loops(self._connections[1])
+
+    # -- the parts
+
+    def _make_pump(self, connection: PrivateConnection) -> Pump:
+        lease = self._config.lease
+        limit = min(max(lease.total_seconds() / 3, STATEMENT[0]), STATEMENT[1])
+        deserializer = getattr(self._sources.engine.dialect, "_json_deserializer", None)
+        return Pump(
+            PumpStore(connection, self.name, lease, limit, deserializer),
+            self._handlers,
+            Slots(self._config.workers, self._executor.free, self._executor.submit),
+            self._outbox,
+            self._in_flight,
+            self._journal,
+            lease=lease,
+            poll_interval=self._config.poll_interval,
+        )
+
+    def _make_loops(self, connection: PrivateConnection) -> dict[str, Loop]:
+        """
+        Return the loops in the order in which they start.
+        """
+        config = self._config
+        lease = config.lease.total_seconds()
+        beat = HeartbeatStore(connection, self.name, config.lease, lease / ROUNDS)
+        heartbeat = Heartbeat(beat, self._in_flight, self._journal, config.lease)
+        guards = {
+            topic: handler.options.max_requeues
+            for topic, handler in self._handlers.items()
+            if handler.options.max_requeues is not None
+        }
+        period = config.reaper_period.total_seconds()
+        reaper = Reaper(ReaperStore(self._sources.engine), self._journal, guards, period)
+        watchdog = Watchdog(
+            self._in_flight,
+            self._executor.running,
+            self._connections,
+            self._outbox.put,
+            self._journal,
+            config.watchdog_grace,
+        )
+        loops = [
+            Loop("watchdog", watchdog.round, period=IDLE),
+            Loop("heartbeat", heartbeat.round, period=lease / ROUNDS, recover=beat.recover),
+            Loop("reaper", reaper.round, period=period),
+            Loop(
+                "pump", self._pump.round, period=config.poll_interval.total_seconds() * 1.5, recover=self._pump.recover
+            ),
+        ]
+        by_name = {loop.name: loop for loop in loops}
+        if config.wakeup == "listen" and self._handlers:
+            self._listener = Listener(
+                self._sources.engine, self._handlers, self.name, self.hint, by_name["heartbeat"].wake
+            )
+            by_name["listener"] = Loop("listener", self._listener.round, period=WAIT, recover=self._listener.recover)
+        self._outbox.wake = by_name["pump"].wake
+        return by_name
+
+    # -- its life
+
+    def start(self) -> None:
+        """
+        Check the schema, and start every loop.
+
+        Raises:
+            SchemaMismatch: The table is missing, older or newer.
+            sqlalchemy.exc.DBAPIError: The database can't be reached.
+        """
+        with short_transaction(self._sources.engine) as connection:
+            schema.check_schema(connection)
+        self._executor.start()
+        for loop in self._loops.values():
+            loop.start()
+        log.info("worker %s serves %s", self.name, ", ".join(sorted(self._handlers)) or "no topic")
+
+    def hint(self) -> None:
+        """
+        Take note that there may be ready jobs.
+        """
+        self._pump.hint()
+        self._loops["pump"].wake()
+
+    def stop(self, grace: float) -> StopReport:
+        """
+        Stop claiming, let handlers finish, interrupt those that don't, write what there is, and end.
+
+        Args:
+            grace: Seconds for the handlers to finish by themselves.
+        """
+        self._pump.stop_claiming()
+        self._requeue_waiting()
+        if not self._executor.wait_idle(grace):
+            self._executor.interrupt()
+            self._executor.wait_idle(OBEY)
+        abandoned = self._abandon()
+        unwritten = self._flush()
+        self._end()
+        report = StopReport(abandoned, unwritten)
+        log.info("worker %s has stopped%s", self.name, "" if report.clean else f": {report}")
+        return report
+
+    def hurry(self) -> None:
+        """
+        End the grace period of a stop that is under way.
+        """
+        self._executor.hurry()
+
+    def _requeue_waiting(self) -> None:
+        """
+        Give back what was claimed ahead and has not begun.
+        """
+        for attempt in self._executor.drop_waiting():
+            if attempt.conclude():
+                attempt.outcome = Outcome(Event.REQUEUED, refund=True)
+                self._outbox.put(attempt)
+
+    def _abandon(self) -> int:
+        """
+        Let go of handlers that ignore the shutdown: they keep their leases, which then run out.
+        """
+        abandoned = [attempt for attempt in self._executor.running() if attempt.conclude()]
+        self._in_flight.remove(abandoned)
+        for attempt in abandoned:
+            log.error(
+                "%s %s attempt %d ignores the shutdown: it is abandoned, and its lease runs out by itself",
+                attempt.claim.topic,
+                attempt.claim.id,
+                attempt.claim.attempt,
+            )
+        return len(abandoned)
+
+    def _flush(self) -> int:
+        """
+        Wait until the outcomes are written; returns how many are not.
+        """
+        until = time.monotonic() + FLUSH
+        self._loops["pump"].wake()
+        while len(self._in_flight) and time.monotonic() < until:
+            time.sleep(0.005)
+        return len(self._in_flight)
+
+    def _end(self) -> None:
+        for loop in reversed(self._loops.values()):
+            loop.stop()
+        # A loop that waits for a frozen server is woken by breaking its connection off.
+        if not all([loop.join(JOIN) for loop in self._loops.values()]):
+            for connection in self._connections:
+                connection.expire(float("inf"))
+        self._executor.close(OBEY)
+        for connection in self._connections:
+            connection.close()
+        if self._listener is not None:
+            self._listener.close()
+
+    def health(self) -> Health:
+        """
+        Tell how the worker is.
+        """
+        loops = tuple(loop.health() for loop in self._loops.values())
+        hung = sum(attempt.hung for attempt in self._executor.running())
+        healthy = all(loop.healthy for loop in loops) and hung < self._config.workers
+        return Health(healthy, self.name, len(self._in_flight), self._config.workers, hung, loops)

@@ -1,0 +1,334 @@
+"""
+Runs handlers: plain ones on threads, ``async def`` ones in an event loop, at most so many at a time.
+
+Owns the slots, and what an attempt's end means for its slot. What it means for the job is `policy`'s to say,
+and the pump's or `effects`' to write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import ctypes
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from functools import partial
+from typing import Any
+
+from sqlalchemy_brooq import payload as payloads
+from sqlalchemy_brooq import policy
+from sqlalchemy_brooq.claim import Claim, callbacks, chained
+from sqlalchemy_brooq.errors import Interruption, Shutdown, Signal, find_in
+from sqlalchemy_brooq.vocabulary import Event, Outcome
+from sqlalchemy_brooq.worker.aioloop import HandlerLoop
+from sqlalchemy_brooq.worker.attempt import Attempt, InFlight, Stage
+from sqlalchemy_brooq.worker.effects import Effects
+from sqlalchemy_brooq.worker.journal import Journal, log
+from sqlalchemy_brooq.worker.threads import Threads
+
+Around = Callable[[], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
+
+
+class Executor:
+    """
+    Runs attempts in free slots, in the order in which they were handed over.
+
+    Args:
+        slots: How many handlers may run at a time.
+        prefetch: How many more jobs may wait here under lease.
+        loop: Where ``async def`` handlers run.
+        effects: Settles what has effects of its own in the settling transaction.
+        settle: Takes an attempt whose outcome is decided.
+        in_flight: The table of attempts.
+        journal: Is told of each end.
+        around: The consumer's context manager around each handler.
+    """
+
+    def __init__(
+        self,
+        slots: int,
+        prefetch: int,
+        loop: HandlerLoop,
+        effects: Effects,
+        settle: Callable[[Attempt], None],
+        in_flight: InFlight,
+        journal: Journal,
+        around: Around | None = None,
+    ) -> None:
+        self._slots = slots
+        self._capacity = slots + prefetch
+        self._loop = loop
+        self._effects = effects
+        self._settle = settle
+        self._in_flight = in_flight
+        self._journal = journal
+        self._around = around
+        self._threads = Threads("handler")
+        # What the host had set when it started the queue; each job gets a copy of its own.
+        self._context = contextvars.copy_context()
+        self._change = threading.Condition()
+        self._waiting: deque[Attempt] = deque()
+        self._running: dict[int, Attempt] = {}
+        self._hurried = False
+
+    def start(self) -> None:
+        """
+        Start what runs handlers.
+        """
+        self._loop.start()
+
+    def free(self) -> int:
+        """
+        Return how many more jobs can be taken.
+        """
+        return self._capacity - len(self._running) - len(self._waiting)
+
+    def running(self) -> list[Attempt]:
+        """
+        Return the attempts whose handlers run, those that were given up included.
+        """
+        with self._change:
+            return list(self._running.values())
+
+    def submit(self, attempts: Sequence[Attempt]) -> None:
+        """
+        Take freshly claimed attempts.
+        """
+        with self._change:
+            self._waiting.extend(attempts)
+            ready = self._admit()
+        self._begin(ready)
+
+    def drop_waiting(self) -> list[Attempt]:
+        """
+        Hand back the attempts that wait for a slot.
+        """
+        with self._change:
+            waiting = list(self._waiting)
+            self._waiting.clear()
+        return waiting
+
+    def interrupt(self) -> None:
+        """
+        Tell every running handler that the worker shuts down.
+        """
+        for attempt in self.running():
+            attempt.interrupt(Shutdown("the worker is stopping, and its grace period is over"))
+
+    def wait_idle(self, timeout: float) -> bool:
+        """
+        Wait until no handler runs; False if some still do after *timeout* seconds, or once `hurry` was called.
+        """
+        with self._change:
+            self._change.wait_for(lambda: self._hurried or not (self._running or self._waiting), timeout)
+            return not self._running and not self._waiting
+
+    def hurry(self) -> None:
+        """
+        Let nobody wait any longer for running handlers.
+        """
+        with self._change:
+            self._hurried = True
+            self._change.notify_all()
+
+    def close(self, timeout: float) -> bool:
+        """
+        End the threads and the loop; False if a handler keeps one of them.
+        """
+        threads = self._threads.close(timeout)
+        return self._loop.close(timeout) and threads
+
+    def _admit(self) -> list[Attempt]:
+        """
+        Move waiting attempts into free slots, and return them; those that were concluded meanwhile fall out.
+        """
+        ready: list[Attempt] = []
+        while self._waiting and len(self._running) < self._slots:
+            attempt = self._waiting.popleft()
+            if attempt.start():
+                self._running[id(attempt)] = attempt
+                ready.append(attempt)
+        return ready
+
+    def _begin(self, attempts: Sequence[Attempt]) -> None:
+        tasks = []
+        for attempt in attempts:
+            if attempt.handler.is_async:
+                tasks.append((self._context.copy(), partial(self._run_async, attempt)))
+            else:
+                self._threads.submit(partial(self._run_plain, attempt))
+        if tasks:
+            self._loop.submit(tasks)
+
+    def _release(self, attempt: Attempt) -> None:
+        """
+        Free the slot of *attempt*, and fill it.
+        """
+        self._journal.attempted(attempt.claim, time.monotonic() - attempt.started_at)
+        with self._change:
+            self._running.pop(id(attempt), None)
+            ready = self._admit()
+            if not self._running:
+                self._change.notify_all()
+        self._begin(ready)
+
+    # -- plain handlers, on threads
+
+    def _run_plain(self, attempt: Attempt) -> None:
+        try:
+            self._context.copy().run(self._attempt_plain, attempt)
+        finally:
+            self._release(attempt)
+
+    def _attempt_plain(self, attempt: Attempt) -> None:
+        try:
+            with self._surroundings(), _interruptible(attempt):
+                if attempt.handler.options.transactional:
+                    self._effects.transactional(attempt)
+                    return
+                result = attempt.handler.function(attempt.claim)
+            if has_effects(attempt.claim):
+                self._effects.settle_with(attempt, result_text(attempt, result))
+                return
+        except BaseException as error:  # whatever a handler raises is an outcome, SystemExit included
+            self._failed(attempt, error)
+        else:
+            self._succeeded(attempt, result)
+
+    def _surroundings(self) -> AbstractContextManager[Any]:
+        if self._around is None:
+            return contextlib.nullcontext()
+        around = self._around()
+        if not isinstance(around, AbstractContextManager):
+            raise TypeError(f"around gave {around!r} for a plain handler: it takes a plain context manager")
+        return around
+
+    # -- async def handlers, in the loop
+
+    async def _run_async(self, attempt: Attempt) -> None:
+        try:
+            await self._attempt_async(attempt)
+        finally:
+            self._release(attempt)
+
+    async def _attempt_async(self, attempt: Attempt) -> None:
+        self._reachable(attempt)
+        try:
+            async with self._async_surroundings():
+                if attempt.handler.options.transactional:
+                    await self._effects.atransactional(attempt)
+                    return
+                result = await attempt.handler.function(attempt.claim)
+            if has_effects(attempt.claim):
+                await self._effects.asettle_with(attempt, result_text(attempt, result))
+                return
+        except BaseException as error:  # as for plain handlers; a task's SystemExit would end the loop
+            self._failed(attempt, error)
+        else:
+            self._succeeded(attempt, result)
+
+    def _reachable(self, attempt: Attempt) -> None:
+        """
+        Let an interruption cancel the task that runs *attempt*.
+        """
+        task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+
+        def cancel() -> None:
+            # In the loop's thread, so that it can't hit the engine's own steps after the handler's end.
+            if (task is not None and attempt.stage is Stage.RUNNING) or attempt.given_up:
+                task.cancel()  # type: ignore[union-attr]
+
+        def stop(_: Interruption) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed under us
+                loop.call_soon_threadsafe(cancel)
+
+        attempt.stop = stop
+        if attempt.claim.interrupted:
+            loop.call_soon(cancel)
+
+    def _async_surroundings(self) -> AbstractAsyncContextManager[Any]:
+        if self._around is None:
+            return contextlib.nullcontext()
+        around = self._around()
+        if isinstance(around, AbstractAsyncContextManager):
+            return around
+        return _as_async(around)
+
+    # -- the end of an attempt
+
+    def _succeeded(self, attempt: Attempt, result: Any) -> None:
+        text = result_text(attempt, result)
+        if attempt.conclude():
+            attempt.outcome = Outcome(Event.DONE, result=text)
+            self._settle(attempt)
+
+    def _failed(self, attempt: Attempt, error: BaseException) -> None:
+        claim = attempt.claim
+        if not attempt.conclude():
+            return
+        outcome = policy.decide(claim.attempt, claim.requeues, attempt.handler.options, error, claim.cause)
+        if not (find_in(error, Signal) or (claim.cause and policy.ended_by_interruption(error))):
+            self._journal.raised(claim, error)
+        if outcome is None:
+            self._in_flight.remove([attempt])
+            self._journal.lost(claim)
+            return
+        attempt.outcome = outcome
+        self._settle(attempt)
+
+
+def has_effects(claim: Claim) -> bool:
+    """
+    Tell whether *claim* has more to write than its outcome.
+    """
+    return bool(chained(claim) or callbacks(claim))
+
+
+def result_text(attempt: Attempt, result: Any) -> str | None:
+    """
+    Return a handler's return value as JSON text, if it opted in and ``jsonb`` can hold it.
+    """
+    if not attempt.handler.options.keep_result:
+        return None
+    try:
+        return payloads.encoded(result)
+    except Exception as error:  # noqa: BLE001 - the value is the handler's, and may do anything when it is read
+        log.error(
+            "the result of %s %s can't be stored; the job is done without it: %s",
+            attempt.claim.topic,
+            attempt.claim.id,
+            policy.error_text(error),
+        )
+        return None
+
+
+@contextlib.asynccontextmanager
+async def _as_async(manager: AbstractContextManager[Any]) -> Any:
+    with manager:
+        yield
+
+
+@contextlib.contextmanager
+def _interruptible(attempt: Attempt) -> Any:
+    """
+    With ``interrupt="raise"``, let an interruption raise its cause in this thread.
+    """
+    if attempt.handler.options.interrupt != "raise":
+        yield
+        return
+    ident = threading.get_ident()
+
+    def stop(cause: Interruption) -> None:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(type(cause)))
+
+    attempt.stop = stop
+    try:
+        yield
+    finally:
+        attempt.stop = None
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), None)

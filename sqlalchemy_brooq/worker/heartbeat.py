@@ -1,0 +1,77 @@
+"""
+The heartbeat: renews all leases of this process, and tells handlers whose lease is lost.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Final
+
+from sqlalchemy_brooq.claim import renewed
+from sqlalchemy_brooq.errors import LeaseLost
+from sqlalchemy_brooq.worker.attempt import Attempt, InFlight, Stage
+from sqlalchemy_brooq.worker.journal import Journal
+from sqlalchemy_brooq.worker.port import HeartbeatPort
+
+ROUNDS: Final = 3
+"""Renewals in the time of one lease: two may fail before it is lost."""
+SOON: Final = 12
+"""The same, for rows that were skipped because somebody else held them."""
+
+
+class Heartbeat:
+    """
+    One round renews every lease that has a third of it behind it, in one statement.
+
+    A row that somebody else holds is skipped by the statement, and asked for again soon.
+    """
+
+    def __init__(self, port: HeartbeatPort, in_flight: InFlight, journal: Journal, lease: timedelta) -> None:
+        self._port = port
+        self._in_flight = in_flight
+        self._journal = journal
+        self._lease = lease.total_seconds()
+
+    def round(self) -> float:
+        """
+        Renew, and return the seconds until the next round.
+        """
+        attempts = self._in_flight.all()
+        skipped = bool(attempts) and self._renew(attempts)
+        return self._lease / (SOON if skipped else ROUNDS)
+
+    def _renew(self, attempts: list[Attempt]) -> bool:
+        """
+        Renew what can be renewed; True if rows were skipped that are still ours.
+        """
+        # From before the statement: the database's lease then ends later than ours, never earlier.
+        end = time.monotonic() + self._lease
+        untouched: list[Attempt] = []
+        for attempt, until in zip(attempts, self._port.renew([one.claim for one in attempts]), strict=True):
+            if until is None:
+                untouched.append(attempt)
+            else:
+                attempt.lease_end = end
+                renewed(attempt.claim, until)
+        return bool(untouched) and self._look_at(untouched)
+
+    def _look_at(self, attempts: list[Attempt]) -> bool:
+        """
+        Tell the handlers of rows that are no longer ours; True if others are merely locked.
+        """
+        answer = self._port.held([attempt.claim for attempt in attempts])
+        for attempt, is_held in zip(attempts, answer, strict=True):
+            # One that is being settled gave its row up to its own outcome, as like as not: the pump will know.
+            if not is_held and attempt.stage in (Stage.WAITING, Stage.RUNNING):
+                lose(attempt, self._in_flight, self._journal)
+        return any(answer)
+
+
+def lose(attempt: Attempt, in_flight: InFlight, journal: Journal) -> None:
+    """
+    Give an attempt up whose lease is lost: its handler is told, and nothing is written.
+    """
+    if attempt.give_up(LeaseLost(f"the lease on {attempt.claim.topic} {attempt.claim.id} is lost")):
+        in_flight.remove([attempt])
+        journal.lost(attempt.claim)

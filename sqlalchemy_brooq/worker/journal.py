@@ -1,0 +1,161 @@
+"""
+What the engine says of its work: one log line and the metrics of each event.
+
+Owns the wording and the fields of the log. Never sees a payload.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol
+
+from sqlalchemy_brooq.claim import Claim
+from sqlalchemy_brooq.policy import error_text
+from sqlalchemy_brooq.vocabulary import Event, JobState, Label, Outcome
+from sqlalchemy_brooq.worker.port import Reaped
+
+log = logging.getLogger("sqlalchemy_brooq.worker")
+
+LEVELS: Final = {
+    Event.CLAIMED: logging.DEBUG,
+    Event.DONE: logging.INFO,
+    Event.FAILED: logging.WARNING,
+    Event.DEAD: logging.ERROR,
+    Event.CANCELED: logging.INFO,
+    Event.REQUEUED: logging.INFO,
+}
+
+
+class Meter(Protocol):
+    """
+    The counters that the engine moves.
+    """
+
+    def claimed(self, topic: str, count: int) -> None: ...  # noqa: D102 - named by the metrics
+    def settled(self, topic: str, label: Label) -> None: ...  # noqa: D102
+    def attempted(self, topic: str, seconds: float) -> None: ...  # noqa: D102
+    def requeued(self, topic: str, reason: str, count: int) -> None: ...  # noqa: D102
+    def hung(self, topic: str) -> None: ...  # noqa: D102
+
+
+class Journal:
+    """
+    Writes down what happened.
+    """
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+
+    def claimed(self, claims: Sequence[Claim]) -> None:
+        """
+        Jobs were claimed.
+        """
+        counts: dict[str, int] = {}
+        for claim in claims:
+            counts[claim.topic] = counts.get(claim.topic, 0) + 1
+        for topic, count in counts.items():
+            self._meter.claimed(topic, count)
+        if log.isEnabledFor(logging.DEBUG):
+            for claim in claims:
+                _say(Event.CLAIMED, claim)
+
+    def settled(self, claim: Claim, outcome: Outcome) -> None:
+        """
+        An outcome was written.
+        """
+        if outcome.event is Event.REQUEUED:
+            self._meter.requeued(claim.topic, "shutdown", 1)
+        else:
+            self._meter.settled(claim.topic, outcome.label)
+        if log.isEnabledFor(LEVELS[outcome.event]):
+            _say(outcome.event, claim, outcome.error)
+
+    def lost(self, claim: Claim) -> None:
+        """
+        A claim ended without an outcome of ours: somebody else had taken, canceled or ended the job.
+        """
+        self._meter.settled(claim.topic, Label.LOST)
+        log.warning("lease lost: %s %s attempt %d", claim.topic, claim.id, claim.attempt, extra=fields(claim))
+
+    def raised(self, claim: Claim, error: BaseException) -> None:
+        """
+        A handler raised what nobody asked it to.
+        """
+        trace = safe_traceback(error)
+        log.error("%s %s attempt %d raised\n%s", claim.topic, claim.id, claim.attempt, trace, extra=fields(claim))
+
+    def reaped(self, jobs: Sequence[Reaped]) -> None:
+        """
+        Leases had run out.
+        """
+        counts: dict[str, int] = {}
+        for job in jobs:
+            if job.state is JobState.DEAD:
+                self._meter.settled(job.topic, Label.DEAD)
+                log.error(
+                    "%s: %s %s died of expired leases", Event.DEAD, job.topic, job.id, extra={"job_id": str(job.id)}
+                )
+            else:
+                counts[job.topic] = counts.get(job.topic, 0) + 1
+        for topic, count in counts.items():
+            self._meter.requeued(topic, "lease_expired", count)
+        if counts:
+            by_topic = ", ".join(f"{topic} {count}" for topic, count in sorted(counts.items()))
+            log.info("reaper: %s: %d with an expired lease: %s", Event.REQUEUED, sum(counts.values()), by_topic)
+
+    def hung(self, claim: Claim, seconds: float) -> None:
+        """
+        A handler ignores its interruption.
+        """
+        self._meter.hung(claim.topic)
+        log.error(
+            "hung: %s %s attempt %d goes on %.1f s after its interruption; its slot is taken until it ends",
+            claim.topic,
+            claim.id,
+            claim.attempt,
+            seconds,
+            extra=fields(claim),
+        )
+
+    def attempted(self, claim: Claim, seconds: float) -> None:
+        """
+        A handler ended.
+        """
+        self._meter.attempted(claim.topic, seconds)
+
+
+def fields(claim: Claim) -> dict[str, object]:
+    """
+    Return the machine-readable fields of every line about a job.
+    """
+    return {"job_id": str(claim.id), "topic": claim.topic, "attempt": claim.attempt}
+
+
+def _say(event: Event, claim: Claim, error: str | None = None) -> None:
+    extra = {"event": event.value, **fields(claim)}
+    text = f": {error}" if error else ""
+    log.log(LEVELS[event], "%s: %s %s attempt %d%s", event, claim.topic, claim.id, claim.attempt, text, extra=extra)
+
+
+def safe_traceback(error: BaseException) -> str:
+    """
+    Return the traceback of *error* and of what it came from, its messages as `error_text` gives them.
+
+    The standard one prints a database error with its parameters, and fails where a ``__str__`` does.
+    """
+    return "\n".join(_paragraphs(error, set()))
+
+
+def _paragraphs(error: BaseException, seen: set[int]) -> Iterator[str]:
+    seen.add(id(error))
+    earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if earlier is not None and id(earlier) not in seen:
+        yield from _paragraphs(earlier, seen)
+        yield "... which led to:"
+    yield "".join(traceback.format_tb(error.__traceback__)) + error_text(error)
+    if isinstance(error, BaseExceptionGroup):
+        for member in error.exceptions:
+            if id(member) not in seen:
+                yield from _paragraphs(member, seen)

@@ -1,0 +1,146 @@
+"""
+A background loop that survives its rounds: every periodic thread of the engine is one.
+
+Owns threads, waiting, backoff after a failed round, and what health says about it.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy_brooq.policy import error_text
+
+log = logging.getLogger("sqlalchemy_brooq.worker")
+
+FIRST_PAUSE: Final = 0.1
+LONGEST_PAUSE: Final = 2.0
+"""Seconds between tries while rounds fail: short enough to be back soon after the database is."""
+PATIENCE: Final = 3
+"""Failed rounds in a row after which a loop is not healthy."""
+SLACK: Final = 5.0
+"""Seconds that a round may come late before a loop is not healthy."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopHealth:
+    """
+    What is known of one loop.
+    """
+
+    name: str
+    alive: bool
+    failures: int
+    age: float
+    """Seconds since the last round that succeeded."""
+    healthy: bool
+
+
+class Loop:
+    """
+    Runs *body* again and again on a thread of its own, until it is stopped.
+
+    Args:
+        name: What it is called in the log, in health and among the threads.
+        body: One round; returns the seconds until the next one.
+        period: The longest pause that a healthy loop makes, in seconds.
+        recover: Called after a failed round, to drop what may be broken.
+    """
+
+    def __init__(
+        self, name: str, body: Callable[[], float], *, period: float, recover: Callable[[], None] = lambda: None
+    ) -> None:
+        self.name = name
+        self._body = body
+        self._period = period
+        self._recover = recover
+        self._woken = threading.Event()
+        self._halt = threading.Event()
+        self._failures = 0
+        self._succeeded_at = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name=f"brooq-{name}", daemon=True)
+
+    @property
+    def stopping(self) -> bool:
+        """
+        Whether the loop was told to end.
+        """
+        return self._halt.is_set()
+
+    def start(self) -> None:
+        """
+        Start the thread.
+        """
+        self._succeeded_at = time.monotonic()
+        self._thread.start()
+
+    def wake(self) -> None:
+        """
+        Let the next round begin now.
+        """
+        self._woken.set()
+
+    def stop(self) -> None:
+        """
+        Ask the loop to end after the round that it is in.
+        """
+        self._halt.set()
+        self._woken.set()
+
+    def join(self, timeout: float) -> bool:
+        """
+        Wait for the thread to end; True if it has, or was never started.
+        """
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def health(self) -> LoopHealth:
+        """
+        Tell how the loop is.
+        """
+        age = time.monotonic() - self._succeeded_at
+        alive = self._thread.is_alive()
+        healthy = alive and self._failures < PATIENCE and age < self._period + SLACK
+        return LoopHealth(self.name, alive, self._failures, age, healthy)
+
+    def _run(self) -> None:
+        while not self._halt.is_set():
+            # Cleared before the round: a wake-up during it must not be lost.
+            self._woken.clear()
+            try:
+                pause = self._body()
+            except Exception as error:  # noqa: BLE001 - a thread's top: whatever it is, the loop goes on
+                # A wake-up doesn't end this pause: it must not turn an outage into a tight loop.
+                self._halt.wait(self._failed(error))
+                continue
+            self._succeeded()
+            if pause > 0 and not self._halt.is_set():
+                self._woken.wait(pause)
+
+    def _succeeded(self) -> None:
+        if self._failures:
+            log.info("%s: works again after %d failed rounds", self.name, self._failures)
+            self._failures = 0
+        self._succeeded_at = time.monotonic()
+
+    def _failed(self, error: Exception) -> float:
+        """
+        Log a failed round, clean up after it, and return the pause before the next.
+        """
+        self._failures += 1
+        jitter = random.uniform(0.75, 1.25)  # noqa: S311 - spreads the tries of many workers
+        pause = min(FIRST_PAUSE * 2 ** min(self._failures - 1, 10), LONGEST_PAUSE) * jitter
+        # Of a database error one line will do: a traceback would quote the statement's parameters.
+        trace = None if hasattr(error, "orig") else error
+        log.error("%s: round failed, next try in %.1f s: %s", self.name, pause, error_text(error), exc_info=trace)
+        try:
+            self._recover()
+        except Exception:
+            log.exception("%s: could not clean up after a failed round", self.name)
+        return pause

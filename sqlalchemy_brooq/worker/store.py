@@ -1,0 +1,226 @@
+"""
+Runs the engine's statements: parameters in, records out.
+
+Owns the translation between rows and the engine's words. Each verb is one statement in one short
+READ COMMITTED transaction. Decides nothing: what an answer means is for the loops.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import InterfaceError, InternalError, OperationalError, ProgrammingError, TimeoutError
+
+from sqlalchemy_brooq.claim import Claim
+from sqlalchemy_brooq.policy import error_text
+from sqlalchemy_brooq.statements import exchange, upkeep
+from sqlalchemy_brooq.vocabulary import JobState
+from sqlalchemy_brooq.worker.connection import PrivateConnection, short_transaction
+from sqlalchemy_brooq.worker.port import Claimed, Exchanged, Fate, Reaped, Settlement, SpoiledBatch
+from sqlalchemy_brooq.worker.turns import Request
+
+SETTLE: Final = exchange.settle()
+CLAIM: Final = exchange.claim()
+EXCHANGE: Final = exchange.exchange()
+FATES: Final = exchange.fates()
+RENEW: Final = upkeep.renew()
+STILL_HELD: Final = upkeep.still_held()
+REAP: Final = upkeep.reap()
+
+#: What says that the database, not an outcome, is at fault: it is down, frozen, read-only, or without our table.
+OUTAGE: Final = (OperationalError, InterfaceError, InternalError, ProgrammingError, TimeoutError)
+GONE: Final = Fate(held=False, state=None)
+
+Parameters = dict[str, Any]
+
+
+class PumpStore:
+    """
+    The pump's verbs, on a connection of its own.
+
+    Args:
+        connection: The pump's connection.
+        worker: This worker's identity.
+        lease: How long a claim is good for.
+        limit: Seconds after which a statement that has not answered is broken off.
+        deserializer: The engine's ``json_deserializer``; ``None`` means the standard library's.
+    """
+
+    def __init__(
+        self,
+        connection: PrivateConnection,
+        worker: str,
+        lease: timedelta,
+        limit: float,
+        deserializer: Callable[[str], Any] | None = None,
+    ) -> None:
+        self._connection = connection
+        self._worker = worker
+        self._lease = lease
+        self._limit = limit
+        self._decode = deserializer or json.loads
+
+    def exchange(self, settlements: Sequence[Settlement], request: Request | None) -> Exchanged:
+        """
+        Write *settlements* and claim what *request* asks for; one of them may be missing.
+
+        Raises:
+            SpoiledBatch: One of *settlements* can't be written; nothing was done.
+        """
+        try:
+            return self._exchange(settlements, request)
+        except OUTAGE:
+            raise
+        except Exception as error:
+            if not settlements:
+                raise
+            raise SpoiledBatch(error_text(error)) from error
+
+    def fates(self, claims: Sequence[Claim]) -> Sequence[Fate]:
+        """
+        Find out what became of claims whose rows a settle did not touch.
+        """
+        answer = self._connection.rows(FATES, claim_columns(self._worker, claims), limit=self._limit)
+        found = {n - 1: Fate(is_held, JobState(state)) for n, is_held, state in answer}
+        return [found.get(place, GONE) for place in range(len(claims))]
+
+    def recover(self) -> None:
+        """
+        Drop the connection.
+        """
+        self._connection.drop()
+
+    def _exchange(self, settlements: Sequence[Settlement], request: Request | None) -> Exchanged:
+        parameters: Parameters = {"worker": self._worker}
+        if settlements:
+            parameters |= settlement_columns(settlements)
+        if request is None:
+            answer = self._connection.rows(SETTLE, parameters, limit=self._limit)
+            return Exchanged([n - 1 for n in answer[0].missing], ())
+        parameters |= self._claiming(request)
+        if not settlements:
+            answer = self._connection.rows(CLAIM, parameters, limit=self._limit)
+            return Exchanged((), [self._claimed(row) for row in answer])
+        answer = self._connection.rows(EXCHANGE, parameters, limit=self._limit)
+        # One row stands for "nothing claimed"; its first column is there all the same.
+        claimed = [self._claimed(row[1:]) for row in answer if row[1] is not None]
+        return Exchanged([n - 1 for n in answer[0].missing], claimed)
+
+    def _claiming(self, request: Request) -> Parameters:
+        return {
+            "lease": self._lease,
+            "want": request.want,
+            "share": request.share,
+            "branch_priority": [branch.priority for branch in request.branches],
+            "branch_topic": [branch.topic for branch in request.branches],
+        }
+
+    def _claimed(self, row: Any) -> Claimed:
+        """
+        Return the claim of one row; a payload that can't be decoded spoils only this one.
+        """
+        (id_, topic, text, attempts, requeues, priority, created_at, available_at, claimed_at, until) = row
+        payload, broken = None, None
+        try:
+            payload = self._decode(text)
+        except (ValueError, RecursionError) as error:
+            broken = error
+        claim = Claim(
+            id=id_,
+            topic=topic,
+            payload=payload,
+            attempt=attempts,
+            requeues=requeues,
+            priority=priority,
+            created_at=created_at,
+            available_at=available_at,
+            claimed_at=claimed_at,
+            worker=self._worker,
+            until=until,
+        )
+        return Claimed(claim, broken)
+
+
+class HeartbeatStore:
+    """
+    The heartbeat's verbs, on a connection of its own.
+    """
+
+    def __init__(self, connection: PrivateConnection, worker: str, lease: timedelta, limit: float) -> None:
+        self._connection = connection
+        self._worker = worker
+        self._lease = lease
+        self._limit = limit
+
+    def renew(self, claims: Sequence[Claim]) -> Sequence[datetime | None]:
+        """
+        Renew the leases of *claims*, which are sorted by id.
+        """
+        parameters = {"lease": self._lease, **claim_columns(self._worker, claims)}
+        renewed = {n - 1: until for n, until in self._connection.rows(RENEW, parameters, limit=self._limit)}
+        return [renewed.get(place) for place in range(len(claims))]
+
+    def held(self, claims: Sequence[Claim]) -> Sequence[bool]:
+        """
+        Tell which of *claims* still own their rows, as far as others have committed.
+        """
+        held = {
+            n - 1 for (n,) in self._connection.rows(STILL_HELD, claim_columns(self._worker, claims), limit=self._limit)
+        }
+        return [place in held for place in range(len(claims))]
+
+    def recover(self) -> None:
+        """
+        Drop the connection.
+        """
+        self._connection.drop()
+
+
+class ReaperStore:
+    """
+    The reaper's verb, on the consumer's pool.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def reap(self, guards: dict[str, int], batch: int) -> Sequence[Reaped]:
+        """
+        Return up to *batch* jobs with an expired lease to circulation.
+        """
+        parameters = {"batch": batch, "guard_topic": list(guards), "guard_limit": list(guards.values())}
+        with short_transaction(self._engine) as connection:
+            answer = connection.execute(REAP, parameters).all()
+        return [Reaped(id_, topic, attempts, JobState(state)) for id_, topic, attempts, state in answer]
+
+
+def settlement_columns(settlements: Sequence[Settlement]) -> Parameters:
+    """
+    Return *settlements* as the arrays that the statements take.
+    """
+    claims = [settlement.claim for settlement in settlements]
+    outcomes = [settlement.outcome for settlement in settlements]
+    return {
+        "outcome_id": [claim.id for claim in claims],
+        "outcome_claimed_at": [claim.claimed_at for claim in claims],
+        "outcome_state": [outcome.state.value for outcome in outcomes],
+        "outcome_delay": [outcome.delay for outcome in outcomes],
+        "outcome_refund": [int(outcome.refund) for outcome in outcomes],
+        "outcome_error": [outcome.error for outcome in outcomes],
+        "outcome_result": [outcome.result for outcome in outcomes],
+    }
+
+
+def claim_columns(worker: str, claims: Sequence[Claim]) -> Parameters:
+    """
+    Return what names *claims* as the parameters that the statements take.
+    """
+    return {
+        "worker": worker,
+        "claim_id": [claim.id for claim in claims],
+        "claim_claimed_at": [claim.claimed_at for claim in claims],
+    }

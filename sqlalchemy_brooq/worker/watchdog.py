@@ -1,0 +1,95 @@
+"""
+The watchdog: ends attempts whose time is up, and notices handlers that ignore it.
+
+Owns every decision by this process's monotonic clock. It needs no database, so that a frozen one can't stop it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Final
+
+from sqlalchemy_brooq import policy
+from sqlalchemy_brooq.durations import format_duration
+from sqlalchemy_brooq.errors import AttemptTimeout, MaxExecutionExceeded
+from sqlalchemy_brooq.worker.attempt import Attempt, InFlight, Stage
+from sqlalchemy_brooq.worker.connection import PrivateConnection
+from sqlalchemy_brooq.worker.heartbeat import lose
+from sqlalchemy_brooq.worker.journal import Journal
+
+TICK: Final = 0.05
+"""Seconds between looks while anything runs: how late a timeout may come."""
+IDLE: Final = 0.5
+"""Seconds between looks while nothing runs: only connections are watched."""
+
+
+class Watchdog:
+    """
+    Looks at every running attempt and every private connection, again and again.
+
+    Args:
+        in_flight: All attempts whose lease this process holds.
+        running: Returns the attempts whose handlers run, those that were given up included.
+        connections: The engine's own connections, whose calls have deadlines.
+        settle: Takes an attempt that was concluded here.
+        journal: Is told of hung handlers and lost leases.
+        grace: After so long an interrupted handler counts as hung.
+    """
+
+    def __init__(
+        self,
+        in_flight: InFlight,
+        running: Callable[[], Sequence[Attempt]],
+        connections: Sequence[PrivateConnection],
+        settle: Callable[[Attempt], None],
+        journal: Journal,
+        grace: timedelta,
+    ) -> None:
+        self._in_flight = in_flight
+        self._running = running
+        self._connections = connections
+        self._settle = settle
+        self._journal = journal
+        self._grace = grace.total_seconds()
+
+    def round(self) -> float:
+        """
+        Look once, and return the seconds until the next look.
+        """
+        now = time.monotonic()
+        for connection in self._connections:
+            connection.expire(now)
+        for attempt in self._in_flight.all():
+            if now >= attempt.lease_end and attempt.stage is not Stage.SETTLING:
+                lose(attempt, self._in_flight, self._journal)
+        running = self._running()
+        for attempt in running:
+            self._look_at(attempt, now)
+        return TICK if running or len(self._in_flight) else IDLE
+
+    def _look_at(self, attempt: Attempt, now: float) -> None:
+        options = attempt.handler.options
+        ran = now - attempt.started_at
+        if attempt.interrupted_at is None and ran >= options.attempt_timeout.total_seconds():
+            limit = format_duration(options.attempt_timeout)
+            attempt.interrupt(AttemptTimeout(f"the attempt ran for its attempt_timeout of {limit}"))
+        if ran >= options.max_execution_timeout.total_seconds():
+            self._end(attempt)
+        if attempt.interrupted_at is not None and not attempt.hung:
+            ignored = now - attempt.interrupted_at
+            if ignored >= self._grace:
+                attempt.hung = True
+                self._journal.hung(attempt.claim, ignored)
+
+    def _end(self, attempt: Attempt) -> None:
+        """
+        Write the attempt off as failed, without waiting for its handler.
+        """
+        options, claim = attempt.handler.options, attempt.claim
+        limit = format_duration(options.max_execution_timeout)
+        cause = MaxExecutionExceeded(f"the attempt went on to its max_execution_timeout of {limit}")
+        if attempt.give_up(cause):
+            attempt.outcome = policy.failure(claim.attempt, claim.requeues, options, cause)
+            self._settle(attempt)
