@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -201,7 +202,7 @@ def test_a_kill_ends_backends_that_notice_nothing(
     postgres_server: LocalPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sqlalchemy_brooq.demo.postgres.STOP_TIMEOUT", 0.1)
-    with psycopg.connect(host=str(postgres_server.folder), user="postgres", autocommit=True) as client:
+    with closing(psycopg.connect(host=str(postgres_server.folder), user="postgres")) as client:
         client.pgconn.send_query(b"SELECT count(*) FROM generate_series(1, 1000000000000) AS many")
         client.pgconn.flush()
         backend = client.info.backend_pid
@@ -421,6 +422,7 @@ def record_folders(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     ("value", "complaint"),
     [
         ("pg/bin", "must be an absolute path, not 'pg/bin'"),
+        ("", "must be an absolute path, not ''"),
         ("~/pg/bin", "must be an absolute path, not '~/pg/bin'"),
         ("/no/such/folder", "/no/such/folder holds no initdb"),
         ("/dev/null", "/dev/null holds no initdb"),

@@ -325,6 +325,7 @@ def test_of_several_processes_one_migrates_and_all_succeed(empty_engine: Engine,
             for _ in range(4)
         ]
         eventually(all_wait, timeout=60, message="the processes never connected")
+        assert not inspect(empty_engine).has_table("job")
     answers = [process.communicate(timeout=60)[0].strip() for process in processes]
 
     assert [process.returncode for process in processes] == [0] * 4

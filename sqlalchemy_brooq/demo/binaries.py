@@ -71,7 +71,7 @@ def find_binaries(account: Account | None, folder: Path) -> Path:
     Raises:
         PostgresUnavailable: There is none; says what was looked at, what was wrong with it, and what to do.
     """
-    if chosen := os.environ.get(PGBIN):
+    if (chosen := os.environ.get(PGBIN)) is not None:
         return _chosen_binaries(chosen, account)
     complaints = []
     for candidate in _candidates():

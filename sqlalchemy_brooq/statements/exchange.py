@@ -55,6 +55,9 @@ OUTCOME: Final[dict[str, Any]] = {
 #: What names a claim, beside its worker.
 CLAIM_KEY: Final[dict[str, Any]] = {"id": Uuid(), "claimed_at": MOMENT}
 
+#: The columns of a branch of a claim: up to ``limit`` jobs of one topic and priority, after the first ``skip``.
+BRANCH: Final[dict[str, Any]] = {"priority": SmallInteger(), "topic": Text(), "skip": Integer(), "limit": Integer()}
+
 #: What a claim fetches. The payload comes as text, so that one that can't be decoded spoils only its own attempt.
 CLAIMED: Final = (
     JOB.c.id,
@@ -84,8 +87,8 @@ def claim() -> Executable:
     """
     Claim up to ``want`` ready jobs, and answer with `CLAIMED` in the order in which they are to run.
 
-    Parameters: ``worker``, ``lease``, ``want``, ``share`` (how many of one topic and priority), and
-    the arrays ``branch_priority`` and ``branch_topic`` in the order in which they are to be asked.
+    Parameters: ``worker``, ``lease``, ``want``, and the arrays of `BRANCH` as ``branch_<column>``, in the
+    order in which the branches are to be asked.
     """
     claimed = _claiming()
     return select(*claimed.c).order_by(*_running_order(claimed))
@@ -168,7 +171,9 @@ def _claiming() -> CTE:
 
     The ready rows are asked for branch by branch, a topic and a priority each, until ``want`` are locked:
     the outer LIMIT stops the nested loop, so that only rows that are taken are ever locked. The LIMIT sits
-    in a CTE, which runs once; in ``IN (SELECT … LIMIT)`` the planner may run it again for each row.
+    in a CTE, which runs once; in ``IN (SELECT … LIMIT)`` the planner may run it again for each row. A branch
+    that skips rows skips those that an earlier branch of its topic has locked: SKIP LOCKED passes over
+    the locks of others, not over this statement's own.
     """
     picked = picking().cte("picked").prefix_with("MATERIALIZED")
     return (
@@ -192,7 +197,7 @@ def picking() -> Select[Any]:
     """
     Return the locking read of the claim: the ids to take.
     """
-    branch = rows_of("branch", {"priority": SmallInteger(), "topic": Text()})
+    branch = rows_of("branch", BRANCH)
     candidate = (
         select(JOB.c.id)
         .where(
@@ -202,7 +207,8 @@ def picking() -> Select[Any]:
             JOB.c.available_at <= func.now(),
         )
         .order_by(JOB.c.available_at, JOB.c.id)
-        .limit(bind("share", type_=Integer))
+        .offset(branch.c.skip)
+        .limit(branch.c.limit)
         .with_for_update(skip_locked=True, key_share=True)
         .lateral("candidate")
     )

@@ -21,7 +21,7 @@ from sqlalchemy_brooq.vocabulary import Event, Outcome
 from sqlalchemy_brooq.worker.attempt import Attempt, Handler, InFlight
 from sqlalchemy_brooq.worker.journal import Journal, log
 from sqlalchemy_brooq.worker.port import Claimed, PumpPort, Settlement, SpoiledBatch
-from sqlalchemy_brooq.worker.turns import Branch, Turns
+from sqlalchemy_brooq.worker.turns import Turns
 
 BATCH: Final = 500
 """Jobs a statement, each way."""
@@ -193,7 +193,7 @@ class Pump:
         return min(pauses)
 
     def _exchange(self, batch: list[Attempt], want: int, now: float) -> None:
-        request = self._turns.request(want, now) if want else None
+        request = self._turns.request(want) if want else None
         try:
             answer = self._port.exchange([settlement(attempt) for attempt in batch], request)
         except SpoiledBatch as spoiled:
@@ -207,8 +207,8 @@ class Pump:
         unwritten = {batch[place] for place in answer.unwritten}
         self._settled([attempt for attempt in batch if attempt not in unwritten])
         if request is not None:
-            branches = (Branch(one.claim.priority, one.claim.topic) for one in answer.claimed)
-            self._more = self._turns.learn(request, branches, now)
+            self._turns.learn((one.claim.priority, one.claim.topic) for one in answer.claimed)
+            self._more = len(answer.claimed) >= want
             self._plan_look(now)
             self._hand_over(answer.claimed, now + self._lease)
         if unwritten:

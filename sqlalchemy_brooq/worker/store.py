@@ -114,9 +114,7 @@ class PumpStore:
         return {
             "lease": self._lease,
             "want": request.want,
-            "share": request.share,
-            "branch_priority": [branch.priority for branch in request.branches],
-            "branch_topic": [branch.topic for branch in request.branches],
+            **{f"branch_{name}": [getattr(branch, name) for branch in request.branches] for name in exchange.BRANCH},
         }
 
     def _claimed(self, row: Any) -> Claimed:

@@ -1,0 +1,182 @@
+"""
+What is told of a commit that enqueued or canceled: to other processes by ``NOTIFY``, to this one by calling back.
+
+Both are hints and may be missed; the rows are the truth. Also keeps, for a bare connection, what its open
+transaction would tell. Knows no session and no ``Job`` object.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Connection, TwoPhaseTransaction, event
+
+from sqlalchemy_brooq.statements.producing import notify
+
+_logger = logging.getLogger(__name__)
+_MAX_NOTIFICATION: Final = 7_999
+"""Bytes that PostgreSQL takes in one notification."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnqueuedNote:
+    """
+    What one transaction enqueued and canceled, told once it committed.
+    """
+
+    counts: Mapping[tuple[str, bool], int]
+    """(topic, created) -> how many jobs were handed in."""
+    holders: frozenset[str]
+    """The workers that were running a job that the transaction canceled."""
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """
+        The topics that got a new job.
+        """
+        return frozenset(topic for topic, created in self.counts if created)
+
+
+class Tally:
+    """
+    What a part of a transaction did so far.
+    """
+
+    __slots__ = ("counts", "holders")
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, bool]] = Counter()
+        self.holders: set[str] = set()
+
+    def merge(self, other: Tally) -> None:
+        """
+        Add what *other* counted.
+        """
+        self.counts.update(other.counts)
+        self.holders |= other.holders
+
+    def wakeups(self) -> set[str]:
+        """
+        Return the notifications that are due for it.
+        """
+        wakeups = {topic for topic, created in self.counts if created}
+        wakeups.update(f"cancel:{holder}" for holder in self.holders)
+        return {wakeup for wakeup in wakeups if len(wakeup.encode()) <= _MAX_NOTIFICATION}
+
+
+class _Subscribers:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._callbacks: tuple[Callable[[EnqueuedNote], object], ...] = ()
+
+    def subscribe(self, callback: Callable[[EnqueuedNote], object]) -> Callable[[], None]:
+        """
+        Call *callback* after each commit of this process that enqueued or canceled; return what ends that.
+
+        It runs in the committing thread, so it must be quick; what it raises is logged. After a commit on a bare
+        ``Connection`` it is called a moment before the rows can be seen.
+        """
+        with self._lock:
+            self._callbacks = (*self._callbacks, callback)
+
+        def unsubscribe() -> None:
+            with self._lock:
+                self._callbacks = tuple(other for other in self._callbacks if other is not callback)
+
+        return unsubscribe
+
+    def publish(self, tally: Tally) -> None:
+        """
+        Tell the subscribers what a committed transaction did.
+        """
+        if not tally.counts and not tally.holders:
+            return
+        note = EnqueuedNote(dict(tally.counts), frozenset(tally.holders))
+        for callback in self._callbacks:
+            try:
+                callback(note)
+            except Exception:
+                _logger.exception("a subscriber failed on %r; the commit stands", note)
+
+
+_subscribers: Final = _Subscribers()
+subscribe: Final = _subscribers.subscribe
+publish: Final = _subscribers.publish
+
+
+def wake(connection: Connection, wakeups: set[str]) -> None:
+    """
+    Wake the workers of other processes when the transaction of *connection* commits.
+
+    Not in a two-phase transaction: PostgreSQL refuses to prepare one that has notified.
+    """
+    if isinstance(connection.get_transaction(), TwoPhaseTransaction):
+        return
+    if due := _due(wakeups):
+        connection.execute(notify(), {"wakeups": sorted(due)})
+
+
+def _due(wakeups: set[str]) -> set[str]:
+    """
+    Return those of *wakeups* that are to be sent; the one place for leaving out what was sent a moment ago.
+    """
+    return wakeups
+
+
+def keep(connection: Connection, tally: Tally) -> None:
+    """
+    Publish *tally* when the transaction of *connection* commits, unless it is rolled back, also to a savepoint.
+    """
+    ledger = _ledgers.get(connection)
+    if ledger is None:
+        ledger = _ledgers[connection] = _Ledger()
+        ledger.watch(connection)
+    ledger.tallies.append(tally)
+
+
+class _Ledger:
+    """
+    What the open transaction of a connection would tell, in the order in which it was done.
+    """
+
+    def __init__(self) -> None:
+        self.tallies: list[Tally] = []
+        self._savepoints: dict[str, int] = {}
+
+    def watch(self, connection: Connection) -> None:
+        """
+        Follow *connection* through its transactions.
+        """
+        event.listen(connection, "savepoint", self._on_savepoint)
+        event.listen(connection, "rollback_savepoint", self._on_rollback_savepoint)
+        for name in ("rollback", "rollback_twophase"):
+            event.listen(connection, name, self._on_rollback)
+        for name in ("commit", "commit_twophase"):
+            event.listen(connection, name, self._on_commit)
+
+    def _on_savepoint(self, _connection: Connection, name: str | None) -> None:
+        self._savepoints[name or ""] = len(self.tallies)
+
+    def _on_rollback_savepoint(self, _connection: Connection, name: str, _context: None) -> None:
+        # A savepoint that we don't know is older than anything we were told.
+        del self.tallies[self._savepoints.get(name, 0) :]
+
+    def _on_rollback(self, *_: Any) -> None:
+        self.tallies.clear()
+        self._savepoints.clear()
+
+    def _on_commit(self, *_: Any) -> None:
+        told = Tally()
+        for tally in self.tallies:
+            told.merge(tally)
+        self._on_rollback()
+        publish(told)
+
+
+_ledgers: Final[WeakKeyDictionary[Connection, _Ledger]] = WeakKeyDictionary()

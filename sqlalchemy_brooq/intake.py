@@ -1,0 +1,158 @@
+"""
+What every door does with a job: check it for the last time, and write it unless it is there.
+
+Works on a connection and on values read from `Job` objects; knows no session and changes no object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple, TypeVar
+from uuid import UUID
+
+from sqlalchemy import Connection, Dialect
+
+from sqlalchemy_brooq.errors import BrooqError, InvalidJob
+from sqlalchemy_brooq.identity import new_id
+from sqlalchemy_brooq.model import JOB, Job, checked_topic
+from sqlalchemy_brooq.payload import Serializer, encoded
+from sqlalchemy_brooq.statements.producing import GIVEN, find_jobs, insert_jobs
+
+SLICE: Final = 1_000
+"""Jobs a statement."""
+_ROUNDS: Final = 50
+"""How often a job is looked for whose key is taken and given back all the time."""
+_ENGINE_COLUMNS: Final = frozenset(JOB.c.keys()) - GIVEN.keys()
+
+T = TypeVar("T")
+
+
+class Draft(NamedTuple):
+    """
+    What is to be written of a job: `GIVEN`, and whatever else its object was given.
+    """
+
+    id: UUID
+    topic: str
+    priority: int
+    payload: str
+    available_at: datetime | None
+    delay: timedelta | None
+    idempotency_key: str | None
+    meta: str | None
+    extra: Mapping[str, Any]
+
+
+class Answer(NamedTuple):
+    """
+    What became of a draft: the row that is there now, and whether it was written by us.
+    """
+
+    id: UUID
+    created: bool
+    available_at: datetime | None = None
+    created_at: datetime | None = None
+
+
+def serializer_of(dialect: Dialect) -> Serializer | None:
+    """
+    Return the engine's ``json_serializer``; SQLAlchemy's own JSON types read it from the same place.
+    """
+    serializer: Serializer | None = getattr(dialect, "_json_serializer", None)
+    return serializer
+
+
+def draft(job: Job, serializer: Serializer | None) -> Draft:
+    """
+    Read *job* and check what may have changed since it was built.
+
+    Raises:
+        InvalidJob: It has no topic, or an id that is none.
+        PayloadError: ``jsonb`` can't hold the payload, or the serializer refuses it.
+    """
+    values = job.__dict__
+    job_id = values.get("id") or values.setdefault("id", new_id())
+    if not isinstance(job_id, UUID):
+        raise InvalidJob(f"id {job_id!r} is refused: a UUID")
+    meta = values.get("meta")
+    extra = {name: values[name] for name in values.keys() & _ENGINE_COLUMNS if values[name] is not None}
+    return Draft(
+        job_id,
+        values.get("topic") or checked_topic(values.get("topic", "")),
+        values.get("priority", 0),
+        encoded(values.get("payload", {}), serializer),
+        values.get("available_at"),
+        job._delay,  # noqa: SLF001 - the model keeps it for us
+        values.get("idempotency_key"),
+        None if meta is None else encoded(meta),
+        extra,
+    )
+
+
+def write(connection: Connection, drafts: Sequence[Draft], *, moments: bool = False) -> dict[UUID, Answer]:
+    """
+    Write *drafts* and return what became of each, by its own id.
+
+    Keyed ones go in the order of their keys, so that two transactions that write the same keys can't
+    wait for each other; within one key the first given is the one that is written.
+
+    Args:
+        connection: In the consumer's transaction.
+        drafts: Checked jobs, no id twice.
+        moments: Whether the answers of created ones tell ``available_at`` and ``created_at``.
+    """
+    keyed = sorted((one for one in drafts if one.idempotency_key), key=_key)
+    ordered = [*(one for one in drafts if not one.idempotency_key), *keyed]
+    answers: dict[UUID, Answer] = {}
+    for batch in _slices([one for one in ordered if not one.extra]):
+        answers.update(_write(connection, batch, {}, moments=moments))
+    for one in ordered:
+        if one.extra:
+            answers.update(_write(connection, [one], one.extra, moments=moments))
+    return answers
+
+
+def _key(one: Draft) -> tuple[str, str]:
+    return one.topic, one.idempotency_key or ""
+
+
+def _slices(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), SLICE):
+        yield items[start : start + SLICE]
+
+
+def _write(
+    connection: Connection, drafts: Sequence[Draft], extra: Mapping[str, Any], *, moments: bool
+) -> dict[UUID, Answer]:
+    """
+    Insert and look up in turns: a row that stood in the way may be gone when it is looked for.
+    """
+    answers: dict[UUID, Answer] = {}
+    missing = drafts
+    insert = insert_jobs(*sorted(extra), moments=moments)
+    for _ in range(_ROUNDS):
+        for row in connection.execute(insert, {**_arrays(missing, GIVEN), **extra}):
+            answers[row[0]] = Answer(row[0], True, *row[1:])
+        missing = [one for one in missing if one.id not in answers]
+        if not missing:
+            return answers
+        for given, there in connection.execute(find_jobs(), _arrays(missing, _FOUND_BY)):
+            answers[given] = Answer(there, False)
+        missing = [one for one in missing if one.id not in answers]
+        if not missing:
+            return answers
+    raise BrooqError(
+        f"job {missing[0].id} of topic {missing[0].topic} can be neither inserted nor found, {_ROUNDS} times over:"
+        " either a unique index that isn't this library's refuses it, or a row with its key comes and goes"
+    )
+
+
+_FOUND_BY: Final = ("id", "topic", "idempotency_key")
+_READERS: Final[Mapping[str, Callable[[Draft], Any]]] = {
+    name: (lambda one, at=at: one[at]) for at, name in enumerate(Draft._fields)
+}
+
+
+def _arrays(drafts: Sequence[Draft], names: Iterable[str]) -> dict[str, list[Any]]:
+    return {name: [_READERS[name](one) for one in drafts] for name in names}

@@ -1,0 +1,178 @@
+"""
+The producer's statements: enqueue, find what was there already, cancel, replay, and wake the workers.
+
+They run in the consumer's transaction, on the consumer's driver. Jobs are handed in as one array a column, so that
+any number of them is one statement text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cache
+from typing import Any, Final
+
+from sqlalchemy import (
+    DateTime,
+    Executable,
+    Interval,
+    SmallInteger,
+    Text,
+    Uuid,
+    cast,
+    column,
+    func,
+    select,
+    true,
+    update,
+)
+from sqlalchemy import bindparam as bind
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, insert
+from sqlalchemy.sql.selectable import TableValuedAlias
+
+from sqlalchemy_brooq.model import JOB
+from sqlalchemy_brooq.statements.fence import in_states, leaving, literal
+from sqlalchemy_brooq.vocabulary import CHANNEL, MOVES, TERMINAL, Event
+
+#: What a producer says about a job; ``payload`` and ``meta`` are JSON text.
+GIVEN: Final[dict[str, Any]] = {
+    "id": Uuid(),
+    "topic": Text(),
+    "priority": SmallInteger(),
+    "payload": Text(),
+    "available_at": DateTime(timezone=True),
+    "delay": Interval(),
+    "idempotency_key": Text(),
+    "meta": Text(),
+}
+
+
+def _given(names: Collection[str]) -> TableValuedAlias:
+    """
+    Return rows made of the array parameters *names*.
+
+    The casts are for drivers that write parameters into the text: there an array of NULLs has no type.
+    """
+    arrays = [cast(bind(name, type_=ARRAY(GIVEN[name])), ARRAY(GIVEN[name])) for name in names]
+    typed: list[Any] = [column(name, GIVEN[name]) for name in names]
+    return func.unnest(*arrays).table_valued(*typed, name="given").render_derived()
+
+
+@cache
+def insert_jobs(*extra: str, moments: bool = False) -> Executable:
+    """
+    Insert the jobs whose id and key are free, and answer with the ids of those.
+
+    The answer comes in no promised order. A job that somebody else is about to insert is waited for. With no target
+    of its own, ``ON CONFLICT`` answers to the key's index and to the primary key: one object given twice is no error.
+    Parameters: the arrays of `GIVEN`, and the values of *extra*.
+
+    Args:
+        extra: Columns that get one value in every row.
+        moments: Whether the answer has ``available_at`` and ``created_at`` as well.
+    """
+    given = _given(GIVEN)
+    now = func.now()
+    written: dict[str, Any] = {
+        "id": given.c.id,
+        "topic": given.c.topic,
+        "priority": given.c.priority,
+        "payload": cast(given.c.payload, JSONB),
+        "available_at": func.coalesce(given.c.available_at, now + given.c.delay, now),
+        "idempotency_key": given.c.idempotency_key,
+        "meta": cast(given.c.meta, JSONB),
+        **{name: bind(name, type_=JOB.c[name].type) for name in extra},
+    }
+    answer = (JOB.c.id, JOB.c.available_at, JOB.c.created_at) if moments else (JOB.c.id,)
+    return (
+        insert(JOB)
+        .from_select(list(written), select(*written.values()), include_defaults=False)
+        .on_conflict_do_nothing()
+        .returning(*answer)
+    )
+
+
+@cache
+def find_jobs() -> Executable:
+    """
+    Find the rows that stood in the way of an insert: pairs of the id that was given and the id that is there.
+
+    A statement of its own: the one that met the conflict can't see what was committed after it began. One lookup a
+    row, so that no plan reads the whole table. Parameters: the arrays ``id``, ``topic``, ``idempotency_key``.
+    """
+    given = _given(("id", "topic", "idempotency_key"))
+    by_key = select(JOB.c.id).where(JOB.c.topic == given.c.topic, JOB.c.idempotency_key == given.c.idempotency_key)
+    by_id = select(JOB.c.id).where(JOB.c.id == given.c.id)
+    there = by_key.union_all(by_id).limit(1).lateral("there")
+    return select(given.c.id.label("given"), there.c.id).select_from(given.join(there, true()))
+
+
+@cache
+def cancel_job() -> Executable:
+    """
+    Call a job off unless it is over, and answer with who held it; no row means over, or not there.
+
+    Parameter: ``job_id``.
+    """
+    _, enters = MOVES[Event.CANCELED]
+    return (
+        update(JOB)
+        .where(JOB.c.id == bind("job_id", type_=Uuid), leaving(Event.CANCELED))
+        .values(state=literal(enters), updated_at=func.now())
+        .returning(JOB.c.locked_by)
+    )
+
+
+@cache
+def find_job() -> Executable:
+    """
+    Answer with the id of a job if it is there. Parameter: ``job_id``.
+    """
+    return select(JOB.c.id).where(JOB.c.id == bind("job_id", type_=Uuid))
+
+
+@cache
+def replay_job() -> Executable:
+    """
+    Insert a new job made from one that is over, and answer with its topic; no row means that it can't be.
+
+    The payload never leaves the database: decoding it here could change a number.
+    Parameters: ``job_id``, and ``id``, ``key`` and ``meta`` of the new one.
+    """
+    copied = {
+        "id": bind("id", type_=Uuid),
+        "topic": JOB.c.topic,
+        "priority": JOB.c.priority,
+        "payload": JOB.c.payload,
+        "idempotency_key": bind("key", type_=Text),
+        "meta": cast(bind("meta", type_=Text), JSONB),
+    }
+    original = select(*copied.values()).where(JOB.c.id == bind("job_id", type_=Uuid), in_states(TERMINAL))
+    return (
+        insert(JOB)
+        .from_select(list(copied), original, include_defaults=False)
+        .on_conflict_do_nothing()
+        .returning(JOB.c.topic)
+    )
+
+
+@cache
+def find_replay() -> Executable:
+    """
+    Answer with the topic and state of a job, and the id of the one that replays it. Parameters: ``job_id``, ``key``.
+    """
+    replay = JOB.alias("replay")
+    same = (replay.c.topic == JOB.c.topic) & (replay.c.idempotency_key == bind("key", type_=Text))
+    return (
+        select(JOB.c.topic, JOB.c.state, replay.c.id)
+        .select_from(JOB.outerjoin(replay, same))
+        .where(JOB.c.id == bind("job_id", type_=Uuid))
+    )
+
+
+@cache
+def notify() -> Executable:
+    """
+    Wake the workers when the transaction commits. Parameter: the array ``wakeups``.
+    """
+    wakeups = cast(bind("wakeups", type_=ARRAY(Text)), ARRAY(Text))
+    return select(func.pg_notify(CHANNEL, func.unnest(wakeups)))

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sqlalchemy_brooq as brooq
+from sqlalchemy_brooq import policy
+from sqlalchemy_brooq.vocabulary import MAX_ERROR, Event
+
+
+@dataclass(frozen=True)
+class Rules:
+    max_attempts: int = 3
+    backoff_base: timedelta = timedelta(seconds=1)
+    backoff_max: timedelta = timedelta(minutes=1)
+
+
+numbers = st.integers(min_value=1, max_value=2**31 - 1)
+durations = st.timedeltas(min_value=timedelta(microseconds=1), max_value=timedelta(days=36_500))
+fractions = st.floats(min_value=0, max_value=1, exclude_max=True)
+
+
+@given(numbers, durations, durations, fractions)
+def test_backoff_stays_within_its_bounds_for_any_attempt(
+    attempt: int, one: timedelta, other: timedelta, fraction: float
+) -> None:
+    base, cap = sorted((one, other))
+
+    pause = policy.backoff(attempt, base, cap, rng=lambda: fraction)
+
+    full = min(base.total_seconds() * 2.0 ** min(attempt - 1, 1000), cap.total_seconds())
+    assert full / 2 - 1e-6 <= pause.total_seconds() <= full + 1e-6
+
+
+def test_backoff_doubles_until_the_cap() -> None:
+    pauses = [policy.backoff(n, timedelta(seconds=1), timedelta(seconds=5), rng=lambda: 0.0) for n in range(1, 6)]
+
+    assert [pause.total_seconds() for pause in pauses] == [0.5, 1.0, 2.0, 2.5, 2.5]
+
+
+def test_backoff_is_jittered() -> None:
+    pauses = {policy.backoff(1, timedelta(seconds=5), timedelta(seconds=60)) for _ in range(200)}
+
+    assert len(pauses) > 100
+    assert min(pauses) >= timedelta(seconds=2.5)
+    assert max(pauses) <= timedelta(seconds=5)
+
+
+@given(numbers, st.integers(min_value=0, max_value=100), st.integers(min_value=1, max_value=1000))
+def test_a_failure_is_final_exactly_when_attempts_without_requeues_reach_the_limit(
+    attempts: int, requeues: int, limit: int
+) -> None:
+    outcome = policy.decide(attempts, requeues, Rules(max_attempts=limit), ValueError("no"))
+
+    assert outcome is not None
+    assert (outcome.event is Event.DEAD) == (attempts - requeues >= limit)
+
+
+@given(numbers, st.integers(min_value=0, max_value=100))
+def test_a_return_is_success_whatever_the_count(attempts: int, requeues: int) -> None:
+    outcome = policy.decide(attempts, requeues, Rules(), None)
+
+    assert outcome is not None
+    assert outcome.event is Event.DONE
+
+
+@given(numbers)
+def test_a_preserved_attempt_never_kills(attempts: int) -> None:
+    outcome = policy.decide(attempts, 0, Rules(max_attempts=1), brooq.PreserveAttempt("later"))
+
+    assert outcome is not None
+    assert (outcome.event, outcome.refund) == (Event.FAILED, True)
+
+
+def test_retry_later_is_clamped_and_dies_on_the_last_attempt() -> None:
+    signal = brooq.RetryLater(timedelta(hours=1))
+
+    first, last = policy.decide(1, 0, Rules(), signal), policy.decide(3, 0, Rules(), signal)
+
+    assert first is not None
+    assert first.delay == timedelta(minutes=1)
+    assert last is not None
+    assert last.event is Event.DEAD
+
+
+def chained(signal: BaseException) -> BaseException:
+    error = ValueError("outer")
+    error.__cause__ = signal
+    return error
+
+
+@pytest.mark.parametrize("wrap", [lambda s: s, chained, lambda s: ExceptionGroup("many", [ValueError("x"), s])])
+def test_signals_are_found_through_causes_and_groups(wrap: object) -> None:
+    assert callable(wrap)
+    canceled = policy.decide(1, 0, Rules(), wrap(brooq.CancelJob("off")))
+    assert canceled is not None
+    assert canceled.event is Event.CANCELED
+    assert brooq.delay_of(wrap(brooq.RetryLater(timedelta(seconds=3)))) == timedelta(seconds=3)
+
+
+def test_an_exception_that_causes_itself_is_read_once() -> None:
+    error = ValueError("round")
+    error.__cause__ = error
+
+    assert brooq.delay_of(error) is None
+
+
+@pytest.mark.parametrize(
+    ("cause", "event"),
+    [
+        (brooq.AttemptTimeout("t"), Event.FAILED),
+        (brooq.MaxExecutionExceeded("m"), Event.FAILED),
+        (brooq.Shutdown("s"), Event.REQUEUED),
+    ],
+)
+def test_a_cause_decides_when_the_handler_ends_with_it(cause: brooq.Interruption, event: Event) -> None:
+    for error in (cause, asyncio.CancelledError()):
+        outcome = policy.decide(1, 0, Rules(), error, cause)
+        assert outcome is not None
+        assert outcome.event is event
+
+
+def test_a_lost_lease_writes_nothing() -> None:
+    cause = brooq.LeaseLost("gone")
+
+    assert policy.decide(1, 0, Rules(), cause, cause) is None
+
+
+def test_another_exception_after_an_interruption_is_an_ordinary_failure() -> None:
+    outcome = policy.decide(1, 0, Rules(), ValueError("own"), brooq.Shutdown("s"))
+
+    assert outcome is not None
+    assert (outcome.event, outcome.error) == (Event.FAILED, "ValueError: own")
+
+
+def test_an_own_cancellation_is_an_ordinary_failure() -> None:
+    outcome = policy.decide(1, 0, Rules(), asyncio.CancelledError())
+
+    assert outcome is not None
+    assert (outcome.event, outcome.error) == (Event.FAILED, "CancelledError")
+
+
+class Hostile(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text for you")
+
+
+def test_a_failure_text_can_always_be_stored() -> None:
+    assert policy.error_text(Hostile()) == "Hostile: (its __str__ raised RuntimeError)"
+    assert len(policy.error_text(ValueError("x" * 10_000))) == MAX_ERROR
+    assert "\x00" not in policy.error_text(ValueError("a\x00b"))
+    policy.error_text(ValueError("\ud800")).encode()
+
+
+@given(st.text(st.characters()))
+def test_any_message_becomes_storable(text: str) -> None:
+    stored = policy.storable(text)
+
+    stored.encode()
+    assert "\x00" not in stored
+    assert len(stored) <= MAX_ERROR
