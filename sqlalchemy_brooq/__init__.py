@@ -7,6 +7,7 @@ database, reads no environment, starts nothing and imports no driver.
 
 from __future__ import annotations
 
+from sqlalchemy_brooq.aio import acancel, aenqueue, aenqueue_many, areplay
 from sqlalchemy_brooq.claim import Claim
 from sqlalchemy_brooq.config import Config, HandlerOptions
 from sqlalchemy_brooq.errors import (
@@ -32,6 +33,8 @@ from sqlalchemy_brooq.errors import (
     delay_of,
 )
 from sqlalchemy_brooq.model import Job, metadata
+from sqlalchemy_brooq.producer import cancel, enqueue, enqueue_many, replay
+from sqlalchemy_brooq.queue import Queue
 from sqlalchemy_brooq.vocabulary import Enqueued, JobState, Lease
 
 __version__ = "0.1.0.dev0"
@@ -57,12 +60,21 @@ __all__ = [
     "PayloadError",
     "PreserveAttempt",
     "ProtectedColumn",
+    "Queue",
     "RegistrationError",
     "RetryLater",
     "SchemaMismatch",
     "Shutdown",
     "Signal",
     "TransactionMisused",
+    "acancel",
+    "aenqueue",
+    "aenqueue_many",
+    "areplay",
+    "cancel",
     "delay_of",
+    "enqueue",
+    "enqueue_many",
     "metadata",
+    "replay",
 ]

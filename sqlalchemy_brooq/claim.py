@@ -58,6 +58,12 @@ class Claim:
     available_at: datetime
     claimed_at: datetime
     """When this attempt was claimed, by the database's clock; part of the fence."""
+    _worker: str
+    _until: datetime
+    _cause: Interruption | None
+    _waker: threading.Event | None
+    _chained: tuple[Job, ...] | None
+    _callbacks: tuple[Callable[[Any], Any], ...] | None
 
     def __init__(
         self,

@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -22,6 +23,7 @@ from sqlalchemy_brooq.statements.producing import notify
 _logger = logging.getLogger(__name__)
 _MAX_NOTIFICATION: Final = 7_999
 """Bytes that PostgreSQL takes in one notification."""
+_NOTHING: Final[Mapping[tuple[str, bool], int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +52,12 @@ class Tally:
 
     __slots__ = ("counts", "holders")
 
-    def __init__(self) -> None:
-        self.counts: Counter[tuple[str, bool]] = Counter()
-        self.holders: set[str] = set()
+    def __init__(self, counts: Mapping[tuple[str, bool], int] = _NOTHING, holders: Iterable[str] = ()) -> None:
+        self.counts = Counter(counts)
+        self.holders = set(holders)
+
+    def __bool__(self) -> bool:
+        return bool(self.counts or self.holders)
 
     def merge(self, other: Tally) -> None:
         """
@@ -95,7 +100,7 @@ class _Subscribers:
         """
         Tell the subscribers what a committed transaction did.
         """
-        if not tally.counts and not tally.holders:
+        if not tally:
             return
         note = EnqueuedNote(dict(tally.counts), frozenset(tally.holders))
         for callback in self._callbacks:

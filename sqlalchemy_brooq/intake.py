@@ -6,7 +6,7 @@ Works on a connection and on values read from `Job` objects; knows no session an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
@@ -23,6 +23,7 @@ SLICE: Final = 1_000
 """Jobs a statement."""
 _ROUNDS: Final = 50
 """How often a job is looked for whose key is taken and given back all the time."""
+_FOUND_BY: Final = ("id", "topic", "idempotency_key")
 _ENGINE_COLUMNS: Final = frozenset(JOB.c.keys()) - GIVEN.keys()
 
 T = TypeVar("T")
@@ -148,11 +149,6 @@ def _write(
     )
 
 
-_FOUND_BY: Final = ("id", "topic", "idempotency_key")
-_READERS: Final[Mapping[str, Callable[[Draft], Any]]] = {
-    name: (lambda one, at=at: one[at]) for at, name in enumerate(Draft._fields)
-}
-
-
 def _arrays(drafts: Sequence[Draft], names: Iterable[str]) -> dict[str, list[Any]]:
-    return {name: [_READERS[name](one) for one in drafts] for name in names}
+    columns = dict(zip(Draft._fields, zip(*drafts, strict=True), strict=True))
+    return {name: list(columns[name]) for name in names}

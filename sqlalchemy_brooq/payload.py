@@ -40,7 +40,7 @@ def copied(payload: Any) -> Any:
         return json.loads(encoded(payload))
     except _ForeignType:
         _refuse_what_no_serializer_mends(payload)
-        return copy.deepcopy(payload)
+        return _deep_copy(payload)
 
 
 def encoded(payload: Any, serializer: Serializer | None = None) -> str:
@@ -69,6 +69,13 @@ def encoded(payload: Any, serializer: Serializer | None = None) -> str:
     return _accepted(text)
 
 
+def _deep_copy(payload: Any) -> Any:
+    try:
+        return copy.deepcopy(payload)
+    except Exception as error:
+        raise PayloadError(f"the payload is not JSON, and can't be copied: {error}") from error
+
+
 class _ForeignType(PayloadError):  # noqa: N818 - names what was found
     """
     A type that the standard library doesn't encode; the engine's serializer may.
@@ -79,10 +86,12 @@ def _dumps(payload: Any) -> str:
     return json.dumps(payload, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 
-def _check_json(text: str) -> None:
+def _check_json(text: Any) -> None:
     """
-    Refuse what a serializer of the consumer's wrote, if it isn't JSON.
+    Refuse what a serializer of the consumer's wrote, if it isn't JSON text.
     """
+    if not isinstance(text, str):
+        raise PayloadError(f"the engine's json_serializer returned {type(text).__name__}, where SQLAlchemy takes text")
     try:
         json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, TypeError) as error:

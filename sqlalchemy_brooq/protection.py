@@ -11,7 +11,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from sqlalchemy import ClauseElement, event
-from sqlalchemy.orm.attributes import NO_VALUE, instance_state
+from sqlalchemy.orm.attributes import instance_state
+from sqlalchemy.orm.base import NO_VALUE
 
 from sqlalchemy_brooq.errors import InvalidJob, ProtectedColumn
 

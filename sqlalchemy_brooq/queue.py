@@ -327,7 +327,7 @@ class Queue:
 
     def _enqueued(self, note: producer.EnqueuedNote) -> None:
         """
-        A session of this process committed jobs: a hint for the pump, and a count.
+        Note that a session of this process committed jobs: a hint for the pump.
         """
         worker = self._worker
         if worker is not None and not self._handlers.keys().isdisjoint(note.topics):

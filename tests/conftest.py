@@ -191,3 +191,6 @@ def postgres_server() -> Iterator[LocalPostgres]:
     """
     with LocalPostgres(durable=False) as server:
         yield server
+
+
+pytest_plugins = ["tests.queues"]

@@ -198,10 +198,7 @@ def test_a_kill_returns_when_the_backends_have_ended(postgres_server: LocalPostg
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives a keeper the children of a killed postmaster")
-def test_a_kill_ends_backends_that_notice_nothing(
-    postgres_server: LocalPostgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sqlalchemy_brooq.demo.postgres.STOP_TIMEOUT", 0.1)
+def test_a_kill_ends_backends_that_notice_nothing(postgres_server: LocalPostgres) -> None:
     with closing(psycopg.connect(host=str(postgres_server.folder), user="postgres")) as client:
         client.pgconn.send_query(b"SELECT count(*) FROM generate_series(1, 1000000000000) AS many")
         client.pgconn.flush()

@@ -34,6 +34,8 @@ STOP_SIGNALS: Final[Mapping[int, int]] = {
 }
 #: How often to look whether the parent still lives, in seconds.
 LOOK: Final = 0.2
+#: How long the other processes of a server may take to notice that the postmaster is dead, in seconds.
+GRACE: Final = 1.0
 #: How long a fast shutdown may take once the parent is gone, in seconds.
 PATIENCE: Final = 10.0
 
@@ -59,6 +61,7 @@ class Keeper:
         self._child: int | None = None
         self._asked: int | None = None
         self._orphaned_at: float | None = None
+        self._reaping_since: float | None = None
         self._prctl = _prctl()
 
     def run(self, commands: Sequence[Sequence[str]]) -> int:
@@ -96,6 +99,7 @@ class Keeper:
         """
         Wait for the children of a killed postmaster, ours now: until the last ends its data can't be opened again.
         """
+        self._reaping_since = time.monotonic()
         with suppress(ChildProcessError):
             while True:
                 os.wait()
@@ -116,9 +120,12 @@ class Keeper:
         self._signal(STOP_SIGNALS[number])
 
     def _on_look(self, _number: int, _frame: FrameType | None) -> None:
-        if os.getppid() == self._parent:
+        if self._reaping_since is not None:
+            if time.monotonic() - self._reaping_since > GRACE:
+                _kill_children()
+        elif os.getppid() == self._parent:
             return
-        if self._orphaned_at is None:
+        elif self._orphaned_at is None:
             self._orphaned_at = time.monotonic()
             self._signal(signal.SIGINT)
         elif time.monotonic() - self._orphaned_at > PATIENCE:
@@ -129,13 +136,11 @@ class Keeper:
         if self._child is not None:
             with suppress(ProcessLookupError):
                 os.kill(self._child, number)
-        elif number == signal.SIGQUIT:
-            _kill_children()
 
 
 def _kill_children() -> None:
     """
-    Kill what outlived the postmaster: a backend that computes notices nothing.
+    Kill what outlived the postmaster and doesn't notice: a backend that computes, or one that waits for another.
     """
     with suppress(FileNotFoundError):  # Linux tells; elsewhere such children aren't ours
         for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():

@@ -140,7 +140,7 @@ class LocalPostgres:
 
     def kill(self) -> None:
         """
-        Crash the server: SIGKILL to the postmaster. Returns when its other processes have noticed and ended.
+        Crash the server: SIGKILL to the postmaster. Returns when its other processes have noticed, or were killed too.
         """
         self._end(signal.SIGUSR1)
 

@@ -109,7 +109,7 @@ def find_jobs() -> Executable:
 @cache
 def cancel_job() -> Executable:
     """
-    Call a job off unless it is over, and answer with who held it; no row means over, or not there.
+    Call a job off unless it is over, and answer with ``updated_at`` and who held it; no row: over, or not there.
 
     Parameter: ``job_id``.
     """
@@ -118,16 +118,16 @@ def cancel_job() -> Executable:
         update(JOB)
         .where(JOB.c.id == bind("job_id", type_=Uuid), leaving(Event.CANCELED))
         .values(state=literal(enters), updated_at=func.now())
-        .returning(JOB.c.locked_by)
+        .returning(JOB.c.updated_at, JOB.c.locked_by)
     )
 
 
 @cache
 def find_job() -> Executable:
     """
-    Answer with the id of a job if it is there. Parameter: ``job_id``.
+    Answer with ``updated_at`` and ``state`` of a job. Parameter: ``job_id``.
     """
-    return select(JOB.c.id).where(JOB.c.id == bind("job_id", type_=Uuid))
+    return select(JOB.c.updated_at, JOB.c.state).where(JOB.c.id == bind("job_id", type_=Uuid))
 
 
 @cache

@@ -171,7 +171,7 @@ class Effects:
             return
         outcome = Outcome(Event.DONE, result=text)
         try:
-            while (written := await session.run_sync(self._fence, attempt.claim, outcome)) is None:
+            while (written := await session.run_sync(self._fence, attempt.claim, outcome)) is None:  # noqa: ASYNC110 - a row's lock has no event
                 await asyncio.sleep(RETRY_HELD)
             if written:
                 attempt.tried = outcome

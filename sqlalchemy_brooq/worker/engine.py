@@ -292,7 +292,8 @@ class Worker:
         for loop in reversed(self._loops.values()):
             loop.stop()
         # A loop that waits for a frozen server is woken by breaking its connection off.
-        if not all([loop.join(JOIN) for loop in self._loops.values()]):
+        ended = [loop.join(JOIN) for loop in self._loops.values()]
+        if not all(ended):
             for connection in self._connections:
                 connection.expire(float("inf"))
         self._executor.close(OBEY)

@@ -194,7 +194,7 @@ class Executor:
             if has_effects(attempt.claim):
                 self._effects.settle_with(attempt, result_text(attempt, result))
                 return
-        except BaseException as error:  # whatever a handler raises is an outcome, SystemExit included
+        except BaseException as error:  # noqa: BLE001 - whatever a handler raises is an outcome, SystemExit too
             self._failed(attempt, error)
         else:
             self._succeeded(attempt, result)
@@ -226,7 +226,7 @@ class Executor:
             if has_effects(attempt.claim):
                 await self._effects.asettle_with(attempt, result_text(attempt, result))
                 return
-        except BaseException as error:  # as for plain handlers; a task's SystemExit would end the loop
+        except BaseException as error:  # noqa: BLE001 - as for plain ones; a task's SystemExit would end the loop
             self._failed(attempt, error)
         else:
             self._succeeded(attempt, result)

@@ -50,7 +50,7 @@ class Journal:
 
     def claimed(self, claims: Sequence[Claim]) -> None:
         """
-        Jobs were claimed.
+        Note that jobs were claimed.
         """
         counts: dict[str, int] = {}
         for claim in claims:
@@ -63,7 +63,7 @@ class Journal:
 
     def settled(self, claim: Claim, outcome: Outcome) -> None:
         """
-        An outcome was written.
+        Note that an outcome was written.
         """
         if outcome.event is Event.REQUEUED:
             self._meter.requeued(claim.topic, "shutdown", 1)
@@ -74,21 +74,21 @@ class Journal:
 
     def lost(self, claim: Claim) -> None:
         """
-        A claim ended without an outcome of ours: somebody else had taken, canceled or ended the job.
+        Note that a claim ended without an outcome of ours: somebody else had taken, canceled or ended the job.
         """
         self._meter.settled(claim.topic, Label.LOST)
         log.warning("lease lost: %s %s attempt %d", claim.topic, claim.id, claim.attempt, extra=fields(claim))
 
     def raised(self, claim: Claim, error: BaseException) -> None:
         """
-        A handler raised what nobody asked it to.
+        Note that a handler raised what nobody asked it to.
         """
         trace = safe_traceback(error)
         log.error("%s %s attempt %d raised\n%s", claim.topic, claim.id, claim.attempt, trace, extra=fields(claim))
 
     def reaped(self, jobs: Sequence[Reaped]) -> None:
         """
-        Leases had run out.
+        Note that leases had run out.
         """
         counts: dict[str, int] = {}
         for job in jobs:
@@ -107,7 +107,7 @@ class Journal:
 
     def hung(self, claim: Claim, seconds: float) -> None:
         """
-        A handler ignores its interruption.
+        Note that a handler ignores its interruption.
         """
         self._meter.hung(claim.topic)
         log.error(
@@ -121,7 +121,7 @@ class Journal:
 
     def attempted(self, claim: Claim, seconds: float) -> None:
         """
-        A handler ended.
+        Note that a handler ended.
         """
         self._meter.attempted(claim.topic, seconds)
 

@@ -135,7 +135,7 @@ class Loop:
         """
         self._failures += 1
         jitter = random.uniform(0.75, 1.25)  # noqa: S311 - spreads the tries of many workers
-        pause = min(FIRST_PAUSE * 2 ** min(self._failures - 1, 10), LONGEST_PAUSE) * jitter
+        pause = min(FIRST_PAUSE * 2.0 ** min(self._failures - 1, 10), LONGEST_PAUSE) * jitter
         # Of a database error one line will do: a traceback would quote the statement's parameters.
         trace = None if hasattr(error, "orig") else error
         log.error("%s: round failed, next try in %.1f s: %s", self.name, pause, error_text(error), exc_info=trace)

@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import Engine
-from sqlalchemy.exc import InterfaceError, InternalError, OperationalError, ProgrammingError, TimeoutError
+from sqlalchemy.exc import InterfaceError, InternalError, OperationalError, ProgrammingError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from sqlalchemy_brooq.claim import Claim
 from sqlalchemy_brooq.policy import error_text
@@ -32,7 +33,7 @@ STILL_HELD: Final = upkeep.still_held()
 REAP: Final = upkeep.reap()
 
 #: What says that the database, not an outcome, is at fault: it is down, frozen, read-only, or without our table.
-OUTAGE: Final = (OperationalError, InterfaceError, InternalError, ProgrammingError, TimeoutError)
+OUTAGE: Final = (OperationalError, InterfaceError, InternalError, ProgrammingError, PoolTimeout)
 GONE: Final = Fate(held=False, state=None)
 
 Parameters = dict[str, Any]

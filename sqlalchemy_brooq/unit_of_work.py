@@ -1,0 +1,253 @@
+"""
+``session.add(Job(...))``: new jobs are written ahead of the flush that would insert them.
+
+A flush could not: it takes a key that exists for an error, which aborts the consumer's transaction. Ahead of it they
+go in with ``ON CONFLICT DO NOTHING``, many in a statement, and their objects enter the session as persistent ones.
+
+The listeners are on `sqlalchemy.orm.Session` itself, because there is nothing that a consumer would have to call
+first: ``session.add(Job(...))`` works in any session of any sessionmaker, also in one made before this import. A
+session that never saw a job pays an ``isinstance`` for each object, and a look into its ``info`` a flush and a commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, event
+from sqlalchemy.orm import Session, SessionTransaction
+from sqlalchemy.orm.attributes import instance_state
+
+from sqlalchemy_brooq import adoption, commits, intake
+from sqlalchemy_brooq.book import book_of, connection_of, existing_book, is_flushing, is_pending
+from sqlalchemy_brooq.commits import Tally
+from sqlalchemy_brooq.errors import InvalidJob
+from sqlalchemy_brooq.intake import Answer, Draft
+from sqlalchemy_brooq.model import Job
+from sqlalchemy_brooq.payload import Serializer
+from sqlalchemy_brooq.vocabulary import Enqueued
+
+
+def enqueue(session: Session, job: Job) -> Enqueued:
+    """
+    Write *job* now, and leave it in *session* as a persistent object.
+
+    With autoflush, the jobs that were added before it go first. While a flush is running, a job that can't meet
+    another is left to the flush, and is pending until then.
+    """
+    state = instance_state(job)
+    fresh = job not in session
+    if state.session_id is not None and fresh:
+        session.add(job)  # raises: the object is another session's
+    if state.identity is not None:
+        session.add(job)
+        return Enqueued(state.identity[0], created=False)
+    if is_flushing(session) and _can_be_left(job):
+        _drafts(session, [job])
+        session.add(job)
+        return Enqueued(job.id, created=fresh)
+    before = book_of(session).waiting(session) if session.autoflush else []
+    _write(session, [*before, job])
+    return Enqueued(job.id, created=bool(job.created))
+
+
+def connect(session: Session) -> Connection:
+    """
+    Return the connection to the database of the jobs, in the session's transaction.
+
+    With autoflush, the jobs that were added before are written first, as before any query of a session.
+    """
+    book = existing_book(session)
+    if book is not None and session.autoflush and not is_flushing(session):
+        _write(session, book.waiting(session))
+    return connection_of(session)
+
+
+def write_pending(session: Session, jobs: Iterable[Job]) -> None:
+    """
+    Write those of *jobs* that were added to *session* and not written yet.
+    """
+    _write(session, [job for job in jobs if is_pending(session, job)])
+
+
+def note(session: Session, tally: Tally) -> None:
+    """
+    Tell of *tally* when the session's transaction commits, unless that part of it is rolled back.
+    """
+    book_of(session).note(session, tally)
+
+
+def show(session: Session, job_id: UUID, values: dict[str, Any]) -> None:
+    """
+    Let the object that *session* holds for a row, if it does, show *values*.
+    """
+    if (job := adoption.held(session, job_id)) is not None:
+        adoption.show(job, values)
+        book_of(session).showed(session, job)
+
+
+def serializer_of(session: Session) -> Serializer | None:
+    """
+    Return the ``json_serializer`` of the engine that the session's jobs go to; connects to nothing.
+    """
+    return intake.serializer_of(session.get_bind(adoption.MAPPER).dialect)
+
+
+def _write(session: Session, jobs: Sequence[Job]) -> None:
+    """
+    Write *jobs* and settle what becomes of their objects.
+
+    Raises:
+        InvalidJob: One of them is refused, before any SQL; it has left the session.
+    """
+    jobs = list(dict.fromkeys(jobs))
+    if not jobs:
+        return
+    drafts = _drafts(session, jobs)
+    answers = intake.write(connection_of(session), drafts, moments=True)
+    book, tally = book_of(session), Tally()
+    existing: list[tuple[Job, Answer]] = []
+    for job, draft in zip(jobs, drafts, strict=True):
+        answer = answers[draft.id]
+        answers[draft.id] = answer._replace(created=False)  # the next object with this id is a second one
+        book.save(session, job)
+        tally.counts[draft.topic, answer.created] += 1
+        if answer.created:
+            adoption.become(session, job, answer)
+        else:
+            existing.append((job, answer))
+    book.note(session, tally)
+    _settle_existing(session, existing)
+
+
+def _settle_existing(session: Session, jobs: Iterable[tuple[Job, Answer]]) -> None:
+    """
+    Settle the objects of jobs that were there already: last, because their rows may have got objects just now.
+    """
+    refusal: InvalidJob | None = None
+    for job, answer in jobs:
+        holder = adoption.held(session, answer.id)
+        if holder is None:
+            adoption.stand_for(session, job, answer.id)
+        elif holder in session.deleted:
+            _dismiss(session, job)
+            refusal = refusal or InvalidJob(
+                f"a job of topic {job.topic} has the key of job {answer.id}, which this session is about to delete:"
+                " flush the deletion first"
+            )
+        else:
+            adoption.give_way(session, job, holder)
+    if refusal is not None:
+        raise refusal
+
+
+def _drafts(session: Session, jobs: Iterable[Job]) -> list[Draft]:
+    """
+    Check *jobs*; those that are refused leave the session, so that its next flush can do without them.
+    """
+    serializer = serializer_of(session)
+    drafts: list[Draft] = []
+    refusal: InvalidJob | None = None
+    for job in jobs:
+        try:
+            drafts.append(intake.draft(job, serializer))
+        except InvalidJob as error:
+            refusal = refusal or error
+            _dismiss(session, job)
+    if refusal is not None:
+        raise refusal
+    return drafts
+
+
+def _dismiss(session: Session, job: Job) -> None:
+    if job in session:
+        session.expunge(job)
+
+
+def _can_be_left(job: Job) -> bool:
+    """
+    Whether a flush can insert *job*: it has no key, was never written, and its time is no matter of the database's.
+    """
+    values = job.__dict__
+    return (
+        not values.get("idempotency_key")
+        and job.created is None
+        and job._delay is None  # noqa: SLF001 - the model keeps it for us
+        and values.get("available_at", job) is not None
+    )
+
+
+@event.listens_for(Session, "transient_to_pending")
+def _on_added(session: Session, instance: object) -> None:
+    if not isinstance(instance, Job):
+        return
+    book = book_of(session)
+    if not is_flushing(session) or book.flushed:
+        book.added.append(instance)
+    elif _can_be_left(instance):
+        # A listener of the consumer's added it, in a flush that is past our own.
+        _drafts(session, [instance])
+        book.save(session, instance)
+        book.left.append(instance)
+    else:
+        _write(session, [instance])
+
+
+@event.listens_for(Session, "before_flush")
+def _before_flush(session: Session, _context: object, _instances: object) -> None:
+    if (book := existing_book(session)) is not None:
+        book.flushed = False
+        _write(session, book.waiting(session))
+        book.added.clear()
+
+
+@event.listens_for(Session, "after_flush")
+def _after_flush(session: Session, _context: object) -> None:
+    if (book := existing_book(session)) is None:
+        return
+    book.flushed = True
+    tally = Tally()
+    for job in book.left:
+        job.created = True
+        tally.counts[job.topic, True] += 1
+    book.left.clear()
+    book.note(session, tally)
+
+
+@event.listens_for(Session, "before_commit")
+def _before_commit(session: Session) -> None:
+    book = existing_book(session)
+    if book is not None and not session.in_nested_transaction():
+        # The commit's flush is still to come: what it writes is announced as it is written.
+        book.announcing = True
+        book.announce(session)
+
+
+@event.listens_for(Session, "after_commit")
+def _after_commit(session: Session) -> None:
+    book = existing_book(session)
+    if book is None or session.in_nested_transaction():
+        return
+    done = book.close()
+    bind = session.get_bind(adoption.MAPPER) if done else None
+    if isinstance(bind, Connection) and bind.in_transaction():
+        commits.keep(bind, done)  # the session joined a transaction that is still open
+    else:
+        commits.publish(done)
+
+
+@event.listens_for(Session, "after_soft_rollback")
+def _after_soft_rollback(session: Session, ended: SessionTransaction) -> None:
+    if (book := existing_book(session)) is not None:
+        book.take_back(ended)
+
+
+@event.listens_for(Session, "after_transaction_end")
+def _after_transaction_end(session: Session, ended: SessionTransaction) -> None:
+    # For a session that is closed without a word: that rolls back, but tells nobody. After a commit nothing is left.
+    book = existing_book(session)
+    if book is not None and ended.parent is None:
+        book.take_back(ended)
+        book.added = book.waiting(session)
+        book.close()

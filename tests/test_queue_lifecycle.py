@@ -1,0 +1,414 @@
+"""
+Building, starting, stopping and closing a queue: in every order, and with nothing left over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+from prometheus_client import CollectorRegistry
+from sqlalchemy import URL, Engine, create_engine, event, text
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.orm import Session
+
+import sqlalchemy_brooq as brooq
+from tests.queues import MakeQueue, all_settled, quick, states
+from tests.waiting import eventually, row
+
+
+def add(engine: Engine, *jobs: brooq.Job) -> list[object]:
+    with Session(engine, expire_on_commit=False) as session, session.begin():
+        session.add_all(jobs)
+    return [job.id for job in jobs]
+
+
+def our_threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("brooq")}
+
+
+def test_importing_it_imports_no_driver_and_starts_nothing() -> None:
+    code = """
+        import sys, threading, signal
+        before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+        import sqlalchemy_brooq
+        assert not {"psycopg", "psycopg2", "asyncpg", "sqlalchemy_brooq.demo"} & sys.modules.keys(), sys.modules.keys()
+        assert threading.active_count() == 1
+        assert before == (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT))
+    """
+    subprocess.run([sys.executable, "-W", "error", "-c", textwrap.dedent(code)], check=True)
+
+
+def test_building_a_queue_touches_no_database_and_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUEUE_WORKERS", "7")
+    engine = create_engine("postgresql+psycopg://nobody@127.0.0.1:1/nowhere")
+    before = threading.active_count()
+
+    queue = brooq.Queue(engine, registry=CollectorRegistry())
+    queue.register("t", lambda claim: None)
+
+    assert queue.config.workers == 2
+    assert queue.health() is None
+    assert threading.active_count() == before
+    queue.close()
+
+
+def test_close_leaves_no_thread_and_no_connection(engine: Engine, make_queue: MakeQueue) -> None:
+    add(engine, *(brooq.Job("plain") for _ in range(20)), *(brooq.Job("async") for _ in range(20)))
+    queue = make_queue(engine)
+
+    @queue.handler("plain")
+    def plain(claim: brooq.Claim) -> None:
+        pass
+
+    @queue.handler("async")
+    async def coroutine(claim: brooq.Claim) -> None:
+        await asyncio.sleep(0)
+
+    with queue:
+        eventually(all_settled(engine))
+        assert our_threads()
+
+    assert our_threads() == set()
+    assert queue.health() is None
+    with engine.connect() as connection:
+        mine = text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
+        eventually(lambda: connection.scalar(mine) == 1)
+
+
+def test_stop_lets_a_running_handler_finish(engine: Engine, make_queue: MakeQueue) -> None:
+    (job_id, waiting) = add(engine, brooq.Job("t"), brooq.Job("t"))
+    started, leave = threading.Event(), threading.Event()
+
+    def handle(claim: brooq.Claim) -> None:
+        started.set()
+        leave.wait(10)
+
+    queue = make_queue(engine, workers=1)
+    queue.register("t", handle)
+    queue.start()
+    started.wait(10)
+    threading.Timer(0.2, leave.set).start()
+
+    report = queue.stop()
+
+    assert report is not None
+    assert report.clean
+    assert row(engine, job_id)["state"] == "done"  # type: ignore[arg-type]
+    assert row(engine, waiting)["state"] == "pending"  # type: ignore[arg-type]
+
+
+def test_what_was_claimed_ahead_is_given_back_at_once(engine: Engine, make_queue: MakeQueue) -> None:
+    add(engine, *(brooq.Job("t") for _ in range(6)))
+    started, leave = threading.Event(), threading.Event()
+
+    def handle(claim: brooq.Claim) -> None:
+        started.set()
+        leave.wait(10)
+
+    queue = make_queue(engine, workers=1, prefetch=5)
+    queue.register("t", handle)
+    queue.start()
+    started.wait(10)
+    eventually(lambda: states(engine) == {"processing": 6})
+    stopping = threading.Thread(target=queue.stop)
+    stopping.start()
+
+    eventually(lambda: states(engine) == {"processing": 1, "pending": 5})
+    leave.set()
+    stopping.join(10)
+
+    with engine.connect() as connection:
+        rows = connection.execute(text("SELECT state, attempts, requeues FROM job ORDER BY state")).all()
+    assert [tuple(found) for found in rows] == [("done", 1, 0)] + [("pending", 0, 0)] * 5
+
+
+def test_stop_and_close_are_harmless_in_any_order(engine: Engine, make_queue: MakeQueue) -> None:
+    queue = make_queue(engine)
+    assert queue.stop() is None
+    queue.start()
+    assert queue.stop() is not None
+    assert queue.stop() is None
+    queue.start()
+    queue.close()
+    queue.close()
+    with pytest.raises(brooq.LifecycleError, match="closed"):
+        queue.start()
+
+
+def test_a_worker_has_a_new_identity_at_every_start(engine: Engine, make_queue: MakeQueue) -> None:
+    queue = make_queue(engine)
+    names = set()
+    for _ in range(3):
+        queue.start()
+        health = queue.health()
+        assert health is not None
+        names.add(health.worker)
+        queue.stop()
+
+    assert len(names) == 3
+    assert all(f":{os.getpid()}:" in name for name in names)
+
+
+def test_starting_twice_is_an_error_and_changes_nothing(engine: Engine, make_queue: MakeQueue) -> None:
+    queue = make_queue(engine)
+    queue.start()
+
+    with pytest.raises(brooq.LifecycleError, match="running already"):
+        queue.start()
+
+    health = queue.health()
+    assert health is not None
+    assert health.healthy
+
+
+def test_handlers_are_registered_once_and_before_start(engine: Engine, make_queue: MakeQueue) -> None:
+    queue = make_queue(engine)
+    queue.register("t", lambda claim: None)
+
+    with pytest.raises(brooq.RegistrationError, match="'t' has a handler already"):
+        queue.register("t", lambda claim: None)
+    queue.start()
+    with pytest.raises(brooq.RegistrationError, match="before start"):
+        queue.register("u", lambda claim: None)
+
+
+@pytest.mark.parametrize("function", [None, "text", lambda: None, lambda claim, session: None], ids=repr)
+def test_a_function_that_can_not_take_a_claim_is_refused(
+    engine: Engine, make_queue: MakeQueue, function: object
+) -> None:
+    with pytest.raises(brooq.RegistrationError, match="'t' refused"):
+        make_queue(engine).register("t", function)  # type: ignore[arg-type]
+
+
+def test_a_transactional_handler_must_fit_its_engine(engine: Engine, database_url: URL, make_queue: MakeQueue) -> None:
+    async def coroutine(claim: brooq.Claim, session: object) -> None: ...
+
+    def plain(claim: brooq.Claim, session: object) -> None: ...
+
+    transactional = brooq.HandlerOptions(transactional=True)
+    with pytest.raises(brooq.RegistrationError, match="needs a queue with an AsyncEngine"):
+        make_queue(engine).register("t", coroutine, transactional)
+    with pytest.raises(brooq.RegistrationError, match="needs a queue with an Engine"):
+        make_queue(create_async_engine(database_url)).register("t", plain, transactional)
+
+
+@pytest.mark.parametrize("topic", ["", "UPPER", "a b", "ünï", "-a", "a" * 256, "t\x00", "%s", "x'; DROP TABLE job; --"])
+def test_a_topic_outside_the_grammar_is_refused_at_register(engine: Engine, make_queue: MakeQueue, topic: str) -> None:
+    with pytest.raises(brooq.InvalidJob, match="refused"):
+        make_queue(engine).register(topic, lambda claim: None)
+
+
+def test_a_missing_table_is_one_clear_error(empty_database_url: URL) -> None:
+    engine = create_engine(empty_database_url)
+    queue = brooq.Queue(engine, quick(), registry=CollectorRegistry())
+    queue.register("t", lambda claim: None)
+
+    with pytest.raises(brooq.SchemaMismatch, match="brooq-worker migrate") as caught:
+        queue.start()
+
+    assert "\n" not in str(caught.value)
+    assert our_threads() == set()
+    queue.close()
+    engine.dispose()
+
+
+def test_only_postgresql_engines_are_taken() -> None:
+    with pytest.raises(TypeError, match="sqlite"):
+        brooq.Queue(create_engine("sqlite://"))
+    with pytest.raises(TypeError, match="not str"):
+        brooq.Queue("postgresql://")  # type: ignore[arg-type]
+
+
+def test_the_workers_own_connections_are_made_like_the_engines(database_url: URL, make_queue: MakeQueue) -> None:
+    engine = create_engine(database_url, connect_args={"application_name": "shop"})
+    connected: list[object] = []
+    event.listen(engine, "connect", lambda connection, record: connected.append(connection))
+    queue = make_queue(engine)
+    queue.register("t", lambda claim: None)
+
+    with queue, engine.connect() as connection:
+        named = text("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'shop'")
+        eventually(lambda: connection.scalar(named) >= 3)
+
+    assert len(connected) >= 3
+    engine.dispose()
+
+
+def test_handlers_that_take_every_pooled_connection_stop_nothing(database_url: URL, make_queue: MakeQueue) -> None:
+    engine = create_engine(database_url, pool_size=2, max_overflow=0, pool_timeout=0.5)
+    add(engine, *(brooq.Job("t") for _ in range(4)))
+    together = threading.Barrier(3)
+
+    def handle(claim: brooq.Claim) -> None:
+        with engine.connect() as connection:
+            connection.execute(text("SELECT 1"))
+            together.wait(10)
+            claim.wait(1.2)
+
+    observer = create_engine(database_url)
+    queue = make_queue(engine, workers=2, lease="600ms")
+    queue.register("t", handle)
+    queue.start()
+    together.wait(10)
+    together.wait(20)
+    eventually(all_settled(observer))
+
+    with observer.connect() as connection:
+        rows = connection.execute(text("SELECT state, attempts, requeues FROM job")).all()
+    assert {tuple(found) for found in rows} == {("done", 1, 0)}
+    queue.close()
+    observer.dispose()
+    engine.dispose()
+
+
+# -- event loops
+
+
+def test_inside_a_running_loop_async_handlers_run_in_it(engine: Engine, make_queue: MakeQueue) -> None:
+    add(engine, brooq.Job("t"))
+    loops: list[object] = []
+
+    async def main() -> None:
+        queue = make_queue(engine)
+
+        @queue.handler("t")
+        async def handle(claim: brooq.Claim) -> None:
+            loops.append(asyncio.get_running_loop())
+
+        async with queue:
+            while not loops:
+                await asyncio.sleep(0.01)
+            with pytest.raises(brooq.LifecycleError, match="astop"):
+                queue.stop()
+        assert loops == [asyncio.get_running_loop()]
+
+    asyncio.run(main())
+    assert states(engine) == {"done": 1}
+    assert our_threads() == set()
+
+
+def test_an_async_engine_runs_plain_and_async_handlers(
+    engine: Engine, async_engine_url: URL, make_queue: MakeQueue
+) -> None:
+    add(engine, *(brooq.Job(topic) for topic in ("plain", "async") for _ in range(10)))
+    seen: list[str] = []
+
+    async def main() -> None:
+        async_engine = create_async_engine(async_engine_url)
+        queue = make_queue(async_engine)
+
+        @queue.handler("plain")
+        def plain(claim: brooq.Claim) -> None:
+            seen.append(claim.topic)
+
+        @queue.handler("async")
+        async def coroutine(claim: brooq.Claim) -> None:
+            async with async_engine.connect() as connection:
+                await connection.execute(text("SELECT 1"))
+            seen.append(claim.topic)
+
+        async with queue:
+            while len(seen) < 20:
+                await asyncio.sleep(0.01)
+        await async_engine.dispose()
+
+    asyncio.run(main())
+    assert states(engine) == {"done": 20}
+
+
+def test_a_handler_that_blocks_its_loop_keeps_its_lease(engine: Engine, make_queue: MakeQueue) -> None:
+    (job_id,) = add(engine, brooq.Job("t"))
+    queue = make_queue(engine, lease="300ms")
+
+    @queue.handler("t")
+    async def handle(claim: brooq.Claim) -> None:
+        time.sleep(1.0)  # noqa: ASYNC251 - the fault itself
+
+    queue.start()
+    eventually(all_settled(engine))
+
+    found = row(engine, job_id)  # type: ignore[arg-type]
+    assert (found["state"], found["attempts"], found["requeues"]) == ("done", 1, 0)
+
+
+# -- run()
+
+RUN = """
+    import signal, sys, time
+    import sqlalchemy as sa
+    import sqlalchemy_brooq as brooq
+
+    queue = brooq.Queue(sa.create_engine(sys.argv[1]), brooq.Config(poll_interval="50ms", shutdown_grace=sys.argv[2]))
+
+    @queue.handler("t")
+    def handle(claim):
+        print("started", flush=True)
+        claim.wait(30)
+
+    before = signal.getsignal(signal.SIGTERM)
+    report = queue.run()
+    assert signal.getsignal(signal.SIGTERM) is before
+    print(report, flush=True)
+"""
+
+
+def started_run(database_url: URL, grace: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(RUN), database_url.render_as_string(hide_password=False), grace],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "started\n"
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_run_gives_interrupted_jobs_back_and_ends(engine: Engine, database_url: URL, number: signal.Signals) -> None:
+    (job_id,) = add(engine, brooq.Job("t"))
+    process = started_run(database_url, "100ms")
+
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=15)
+
+    assert process.returncode == 0
+    assert "abandoned=0" in out
+    found = row(engine, job_id)  # type: ignore[arg-type]
+    assert (found["state"], found["attempts"], found["requeues"], found["last_error"]) == ("pending", 0, 0, None)
+
+
+def test_a_second_signal_ends_the_grace_period(engine: Engine, database_url: URL) -> None:
+    (job_id,) = add(engine, brooq.Job("t"))
+    process = started_run(database_url, "10m")
+
+    process.send_signal(signal.SIGTERM)
+    eventually(lambda: process.poll() is None)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=15)
+
+    assert process.returncode == 0
+    assert row(engine, job_id)["state"] == "pending"  # type: ignore[arg-type]
+
+
+def test_run_is_for_the_main_thread(engine: Engine, make_queue: MakeQueue) -> None:
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            make_queue(engine).run()
+        except brooq.LifecycleError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(10)
+
+    assert "main thread" in str(errors[0])
