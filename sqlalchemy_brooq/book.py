@@ -84,6 +84,7 @@ class Book:
         """
         Undo what was done in *ended*, and in the savepoints that were released into it.
         """
+        self.left.clear()
         for job, (transaction, saved) in list(self._saved.items()):
             if _within(transaction, ended):
                 del self._saved[job]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -16,6 +17,8 @@ from sqlalchemy_brooq.errors import PayloadError
 
 MAX_DEPTH: Final = 500
 """Levels of nesting. Python's decoder, which every worker runs, gives up below a thousand."""
+MAX_SIZE: Final = 2**28 - 1
+"""Bytes that jsonb has room for."""
 
 _NUL_ESCAPE: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 _ESCAPED_SURROGATE: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u[dD][89a-fA-F]")
@@ -93,8 +96,10 @@ def _check_json(text: Any) -> None:
     if not isinstance(text, str):
         raise PayloadError(f"the engine's json_serializer returned {type(text).__name__}, where SQLAlchemy takes text")
     try:
-        json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, TypeError) as error:
+        json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+    except RecursionError as error:
+        raise PayloadError(_too_deep()) from error
+    except ValueError as error:
         raise PayloadError(f"the engine's json_serializer didn't write JSON: {error}") from error
 
 
@@ -102,24 +107,33 @@ def _refuse_constant(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON value")
 
 
+def _finite(number: str) -> float:
+    value = float(number)
+    if math.isinf(value):
+        raise ValueError(f"the number {number} is beyond a double's range")
+    return value
+
+
 def _accepted(text: str) -> str:
     """
     Return *text* if it holds nothing that ``jsonb`` refuses.
     """
+    if text.count("[") + text.count("{") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
+        raise PayloadError(_too_deep())
     if "\\u" in text:
         if _NUL_ESCAPE.search(text):
             raise PayloadError(r"the payload has a string with a NUL character (\u0000), which jsonb can't hold")
         if _ESCAPED_SURROGATE.search(text):
             text = _dumps(json.loads(text))
     try:
-        text.encode()
+        size = len(text.encode())
     except UnicodeEncodeError as error:
         found = error.object[error.start : error.start + 1]
         raise PayloadError(
             f"the payload has a string with a lone surrogate ({found!a}), which jsonb can't hold"
         ) from error
-    if text.count("[") + text.count("{") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
-        raise PayloadError(_too_deep())
+    if size > MAX_SIZE:
+        raise PayloadError(f"the payload has {size} bytes: jsonb takes at most {MAX_SIZE}")
     return text
 
 

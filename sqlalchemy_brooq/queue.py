@@ -12,7 +12,8 @@ import contextlib
 import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, Self, TypeVar, Unpack
+from dataclasses import replace
+from typing import Any, Self, TypeVar, Unpack, cast
 from uuid import UUID
 
 from prometheus_client import CollectorRegistry
@@ -21,8 +22,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
 from sqlalchemy_brooq import aio, producer
-from sqlalchemy_brooq.config import Config, HandlerKeywords, HandlerOptions
-from sqlalchemy_brooq.errors import LifecycleError, RegistrationError
+from sqlalchemy_brooq.config import Config, ConfigKeywords, HandlerKeywords, HandlerOptions
+from sqlalchemy_brooq.errors import ConfigError, LifecycleError, RegistrationError
 from sqlalchemy_brooq.metrics import Metrics
 from sqlalchemy_brooq.model import Job, checked_topic
 from sqlalchemy_brooq.vocabulary import Enqueued
@@ -75,6 +76,7 @@ class Queue:
         self._worker_engine = worker_engine
         self._derived: Engine | None = None
         self._handlers: dict[str, Handler] = {}
+        self._options: dict[str, HandlerOptions] = {}
         self._lifecycle = threading.Lock()
         self._worker: Worker | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -122,7 +124,8 @@ class Queue:
             RegistrationError: The topic has a handler, the queue was started, or the function doesn't fit.
         """
         checked_topic(topic)
-        resolved = (options or HandlerOptions()).resolve(self.config)
+        options = options or HandlerOptions()
+        resolved = options.resolve(self.config)
         is_async = is_coroutine_function(function)
         with self._lifecycle:
             if self._worker is not None or self._closed:
@@ -132,6 +135,35 @@ class Queue:
                 raise RegistrationError(f"topic {topic!r} has a handler already: {taken!r}; register each topic once")
             self._check_function(topic, function, resolved.transactional, is_async=is_async)
             self._handlers[topic] = Handler(topic, function, resolved, is_async)
+            self._options[topic] = options
+
+    def reconfigure(self, **settings: Unpack[ConfigKeywords]) -> None:
+        """
+        Change settings before the queue is started; what a handler has set for itself stays.
+
+        ``brooq-worker run`` applies its options and the environment with it.
+
+        Raises:
+            ConfigError: Settings were refused, or disagree with a handler's options; nothing was changed.
+            LifecycleError: The queue was started, or closed.
+        """
+        with self._lifecycle:
+            if self._worker is not None or self._closed:
+                raise LifecycleError("reconfigure() came too late: change settings before start()")
+            config = replace(self.config, **cast(dict[str, Any], settings))
+            self._handlers, self.config = self._resolved_again(config), config
+
+    def _resolved_again(self, config: Config) -> dict[str, Handler]:
+        handlers = {}
+        problems: list[str] = []
+        for topic, handler in self._handlers.items():
+            try:
+                handlers[topic] = replace(handler, options=self._options[topic].resolve(config))
+            except ConfigError as error:
+                problems += (f"handler for {topic!r}: {problem}" for problem in error.problems)
+        if problems:
+            raise ConfigError(problems)
+        return handlers
 
     def _check_function(self, topic: str, function: Callable[..., Any], transactional: bool, *, is_async: bool) -> None:
         if not callable(function):
@@ -274,19 +306,27 @@ class Queue:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    def run(self) -> StopReport:
+    def run(self, *, ready: Callable[[], None] | None = None) -> StopReport:
         """
         Start, wait for SIGINT or SIGTERM, and stop; in the main thread only.
 
         A second signal ends the grace period at once. The signal handlers are restored afterwards.
         It ends by itself when every slot is taken by a hung handler, so that a supervisor can restart it.
+
+        Args:
+            ready: Called once the worker has started.
         """
+        hung = 0
         with StopSignals() as signals:
             self.start()
-            while not signals.wait(1.0):
-                if self._all_hung():
-                    break
-            return self._stop_unless_hurried(signals)
+            try:
+                if ready is not None:
+                    ready()
+                while not hung and not signals.wait(1.0):
+                    hung = self._all_hung()
+            finally:
+                report = self._stop_unless_hurried(signals)
+        return replace(report, hung=hung)
 
     def health(self) -> Health | None:
         """
@@ -295,20 +335,24 @@ class Queue:
         worker = self._worker
         return worker.health() if worker is not None else None
 
-    def _all_hung(self) -> bool:
+    def _all_hung(self) -> int:
+        """
+        Return how many slots there are if hung handlers have taken them all, and otherwise 0.
+        """
         health = self.health()
-        return health is not None and health.hung >= health.slots
+        return health.slots if health is not None and health.hung >= health.slots else 0
 
     def _stop_unless_hurried(self, signals: StopSignals) -> StopReport:
         """
         Stop on another thread, while this one listens for a second signal.
         """
         worker = self._worker
+        expected = min(signals.count, 1)  # none, if the worker ends by itself
         reports: list[StopReport | None] = []
         stopping = threading.Thread(target=lambda: reports.append(self.stop()), name="brooq-stop")
         stopping.start()
         while stopping.is_alive():
-            if signals.wait(0.1) and signals.count > 1 and worker is not None:
+            if signals.wait(0.1) and signals.count > expected and worker is not None:
                 worker.hurry()
             stopping.join(0.1)
         return (reports and reports[0]) or StopReport(0, 0)

@@ -209,8 +209,9 @@ def _after_flush(session: Session, _context: object) -> None:
     book.flushed = True
     tally = Tally()
     for job in book.left:
-        job.created = True
-        tally.counts[job.topic, True] += 1
+        if job.created is None:
+            job.created = True
+            tally.counts[job.topic, True] += 1
     book.left.clear()
     book.note(session, tally)
 

@@ -13,19 +13,21 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from secrets import token_hex
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 from psycopg import sql
 from psycopg.rows import dict_row
 from pytest_postgresql import factories
-from pytest_postgresql.executors import NoopExecutor
 from sqlalchemy import URL, Engine, NullPool, create_engine, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import Session
 
 from sqlalchemy_brooq.demo.postgres import LocalPostgres, PostgresUnavailable
+
+if TYPE_CHECKING:  # its home moved from one version of pytest-postgresql to the next
+    from pytest_postgresql.executors import NoopExecutor
 
 SERVER_VARIABLE = "BROOQ_TEST_DATABASE_URL"
 

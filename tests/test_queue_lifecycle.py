@@ -342,10 +342,11 @@ def test_a_handler_that_blocks_its_loop_keeps_its_lease(engine: Engine, make_que
 # -- run()
 
 RUN = """
-    import signal, sys, time
+    import logging, signal, sys, time
     import sqlalchemy as sa
     import sqlalchemy_brooq as brooq
 
+    logging.basicConfig(stream=sys.stdout, level=logging.INFO)
     queue = brooq.Queue(sa.create_engine(sys.argv[1]), brooq.Config(poll_interval="50ms", shutdown_grace=sys.argv[2]))
 
     @queue.handler("t")
@@ -366,9 +367,16 @@ def started_run(database_url: URL, grace: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "started\n"
+    await_line(process, "started")
     return process
+
+
+def await_line(process: subprocess.Popen[str], part: str) -> None:
+    """
+    Read what *process* prints up to a line with *part*.
+    """
+    assert process.stdout is not None
+    assert any(part in line for line in process.stdout), f"{part!r} never came"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -390,7 +398,7 @@ def test_a_second_signal_ends_the_grace_period(engine: Engine, database_url: URL
     process = started_run(database_url, "10m")
 
     process.send_signal(signal.SIGTERM)
-    eventually(lambda: process.poll() is None)
+    await_line(process, "is stopping")
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=15)
 

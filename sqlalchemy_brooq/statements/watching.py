@@ -1,8 +1,8 @@
 """
 Statements of the gauges: how many jobs stand where, and since when the oldest ready one waits.
 
-They take no parameters and have no plan that depends on one: states, priorities and all else stand as
-literals, so the partial indexes are provable under a generic plan as well. None of them locks a row.
+States and priorities stand as literals, so that the partial indexes are provable under a generic plan as well.
+No statement here locks a row.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from sqlalchemy import (
     func,
     literal_column,
     select,
+    true,
     union_all,
 )
 from sqlalchemy import bindparam as bind
+from sqlalchemy.dialects.postgresql import OID
 
 from sqlalchemy_brooq.model import JOB, Job
 from sqlalchemy_brooq.statements.fence import PROCESSING, in_states
@@ -34,15 +36,15 @@ from sqlalchemy_brooq.vocabulary import CLAIMABLE, PRIORITIES, TERMINAL
 
 def time_limit() -> Select[Any]:
     """
-    Limit each further statement of the transaction to the parameter ``milliseconds``.
+    Cancel each further statement of this transaction after the parameter ``milliseconds``.
     """
     milliseconds = cast(bind("milliseconds", type_=Integer), Text)
-    return select(func.set_config("statement_timeout", milliseconds, literal_column("true")))
+    return select(func.set_config("statement_timeout", milliseconds, true()))
 
 
 def active_counts() -> CompoundSelect[Any]:
     """
-    Answer with (topic, state, count) of the jobs that are not in a terminal state; no row stands for none.
+    Answer with (topic, state, count) of the jobs in no terminal state; where there are none, there is no row.
     """
     leased = and_(JOB.c.state == PROCESSING, JOB.c.locked_until.is_not(None))
     return union_all(_counts(in_states(CLAIMABLE)), _counts(leased))
@@ -50,35 +52,35 @@ def active_counts() -> CompoundSelect[Any]:
 
 def terminal_counts() -> Select[Any]:
     """
-    Answer with (topic, state, count) of the jobs in a terminal state. It reads most of a large table.
+    Answer with (topic, state, count) of the jobs in a terminal state; on a large table this takes long.
     """
     return _counts(in_states(TERMINAL))
 
 
 def ready_ages() -> Select[Any]:
     """
-    Answer with (topic, seconds): since when the longest waiting ready job has been ready.
+    Answer with (topic, seconds): since when the job that has been ready for longest is ready.
 
-    A topic whose jobs are all scheduled for later has no age: ``NULL``; one with neither has no row. The
-    topics and their oldest jobs are looked up in the index one by one, so a long backlog costs nothing.
+    A topic whose claimable jobs are all scheduled for later has ``NULL``, one without any has no row. Topics
+    and their oldest jobs are looked up in the index one by one, so a long backlog costs no more than a short one.
     """
     topics = _claimable_topics()
-    oldest = func.least(*(_oldest_ready(topics, priority) for priority in PRIORITIES))
-    # Of each moment alone: what plain SQL may write, -infinity, can't be subtracted before PostgreSQL 17.
-    age = extract("epoch", func.now()) - extract("epoch", oldest)
-    return select(topics.c.topic, cast(age, Float).label("seconds")).where(topics.c.topic.is_not(None))
+    oldest = func.least(*(_ready_since(topics, priority) for priority in PRIORITIES))
+    # Each moment by itself: -infinity, which plain SQL may write, can't be subtracted before PostgreSQL 17.
+    seconds = extract("epoch", func.now()) - extract("epoch", oldest)
+    return select(topics.c.topic, cast(seconds, Float).label("seconds")).where(topics.c.topic.is_not(None))
 
 
 def table_identity(schema: str | None) -> Select[Any]:
     """
-    Answer with what tells this ``job`` from those of other databases, servers and schemas.
+    Answer with one row that no ``job`` of another server, database or schema has.
 
     Args:
-        schema: Where it is; ``None`` means wherever ``job`` leads on this connection.
+        schema: Where it is; ``None`` is wherever ``job`` leads on this connection.
     """
     name = Job.__tablename__
-    path = func.quote_ident(name) if schema is None else func.concat_ws(".", func.quote_ident(schema), func.quote_ident(name))
-    return select(func.pg_postmaster_start_time(), func.current_database(), cast(func.to_regclass(path), Text))
+    path = name if schema is None else func.concat(func.quote_ident(schema), f".{name}")
+    return select(func.pg_postmaster_start_time(), func.current_database(), cast(func.to_regclass(path), OID))
 
 
 def _counts(condition: ColumnElement[bool]) -> Select[Any]:
@@ -87,17 +89,17 @@ def _counts(condition: ColumnElement[bool]) -> Select[Any]:
 
 def _claimable_topics() -> CTE:
     """
-    Return the topics of claimable jobs, each found from the one before it; ``NULL`` ends the list.
+    Return the topics of claimable jobs, each found from the one before it; a ``NULL`` ends the list.
     """
-    first = select(func.min(JOB.c.topic)).where(in_states(CLAIMABLE))
-    topics = select(first.scalar_subquery().label("topic")).cte("topics", recursive=True)
-    following = first.where(JOB.c.topic > topics.c.topic).scalar_subquery()
+    least = select(func.min(JOB.c.topic)).where(in_states(CLAIMABLE))
+    topics = select(least.scalar_subquery().label("topic")).cte("topics", recursive=True)
+    following = least.where(JOB.c.topic > topics.c.topic).scalar_subquery()
     return topics.union_all(select(following).where(topics.c.topic.is_not(None)))
 
 
-def _oldest_ready(topics: CTE, priority: int) -> ColumnElement[Any]:
+def _ready_since(topics: CTE, priority: int) -> ColumnElement[Any]:
     """
-    Return when the oldest ready job of one topic and priority became ready.
+    Return the earliest moment from which a job of this topic and *priority* is ready; ``NULL`` where none is.
     """
     return (
         select(func.min(JOB.c.available_at))

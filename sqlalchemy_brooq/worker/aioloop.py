@@ -25,8 +25,7 @@ class HandlerLoop:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        self._borrowed = loop is not None
-        self.loop = loop or asyncio.new_event_loop()
+        self._loop = loop
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread: threading.Thread | None = None
 
@@ -34,53 +33,56 @@ class HandlerLoop:
         """
         Start the loop's thread, unless the loop is the consumer's.
         """
-        if not self._borrowed:
-            self._thread = threading.Thread(target=self._run, name="brooq-loop", daemon=True)
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=_run, args=[self._loop], name="brooq-loop", daemon=True)
             self._thread.start()
 
     def submit(self, starts: Sequence[Start]) -> None:
         """
         Start one task for each of *starts*, all in one call into the loop.
         """
-        self.loop.call_soon_threadsafe(self._start_all, starts)
+        if self._loop is None:
+            raise RuntimeError("the handlers' loop was not started")
+        self._loop.call_soon_threadsafe(self._start_all, self._loop, starts)
 
     def close(self, timeout: float) -> bool:
         """
         End the loop and its thread, unless it is the consumer's; False if a task blocks it.
         """
-        if self._thread is None:
-            if not self._borrowed:
-                self.loop.close()
+        if self._thread is None or self._loop is None:
             return True
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
-    def _start_all(self, starts: Sequence[Start]) -> None:
+    def _start_all(self, loop: asyncio.AbstractEventLoop, starts: Sequence[Start]) -> None:
         for context, begin in starts:
-            task = self.loop.create_task(begin(), context=context)
+            task = loop.create_task(begin(), context=context)
             # The loop itself keeps only weak references to its tasks.
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        try:
-            self.loop.run_forever()
-        finally:
-            self._cancel_leftovers()
-            self.loop.close()
 
-    def _cancel_leftovers(self) -> None:
-        """
-        Give tasks that are left a last chance to clean up, as `asyncio.run` does.
-        """
-        leftovers = asyncio.all_tasks(self.loop)
-        for task in leftovers:
-            task.cancel()
-        if leftovers:
-            self.loop.run_until_complete(asyncio.wait(leftovers, timeout=1.0))
-        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        _cancel_leftovers(loop)
+        loop.close()
+
+
+def _cancel_leftovers(loop: asyncio.AbstractEventLoop) -> None:
+    """
+    Give tasks that are left a last chance to clean up, as `asyncio.run` does.
+    """
+    leftovers = asyncio.all_tasks(loop)
+    for task in leftovers:
+        task.cancel()
+    if leftovers:
+        loop.run_until_complete(asyncio.wait(leftovers, timeout=1.0))
+    loop.run_until_complete(loop.shutdown_asyncgens())
 
 
 async def in_thread(work: Callable[[], T]) -> T:

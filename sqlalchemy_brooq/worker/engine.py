@@ -71,13 +71,15 @@ class StopReport:
     """Handlers that ignored the shutdown; their leases run out by themselves."""
     unwritten: int
     """Outcomes that could not be written in time; these jobs will run again."""
+    hung: int = 0
+    """Slots that hung handlers had taken, all there are, when the worker gave up by itself."""
 
     @property
     def clean(self) -> bool:
         """
-        Whether nothing was left behind.
+        Whether it ended because it was asked to, and nothing was left behind.
         """
-        return not self.abandoned and not self.unwritten
+        return not (self.abandoned or self.unwritten or self.hung)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,11 +238,10 @@ class Worker:
         Args:
             grace: Seconds for the handlers to finish by themselves.
         """
+        log.info("worker %s is stopping; %d handlers run", self.name, len(self._executor.running()))
         self._pump.stop_claiming()
         self._requeue_waiting()
-        if not self._executor.wait_idle(grace):
-            self._executor.interrupt()
-            self._executor.wait_idle(OBEY)
+        self._executor.drain(grace, OBEY)
         abandoned = self._abandon()
         unwritten = self._flush()
         self._end()

@@ -119,17 +119,19 @@ class Executor:
         for attempt in self.running():
             attempt.interrupt(Shutdown("the worker is stopping, and its grace period is over"))
 
-    def wait_idle(self, timeout: float) -> bool:
+    def drain(self, grace: float, obey: float) -> None:
         """
-        Wait until no handler runs; False if some still do after *timeout* seconds, or once `hurry` was called.
+        Let the running handlers finish within *grace* seconds; then interrupt those that go on, and wait *obey* more.
         """
         with self._change:
-            self._change.wait_for(lambda: self._hurried or not (self._running or self._waiting), timeout)
-            return not self._running and not self._waiting
+            self._change.wait_for(lambda: self._hurried or not self._running, grace)
+        self.interrupt()
+        with self._change:
+            self._change.wait_for(lambda: not self._running, obey)
 
     def hurry(self) -> None:
         """
-        Let nobody wait any longer for running handlers.
+        End the grace period of a `drain` that is under way.
         """
         with self._change:
             self._hurried = True

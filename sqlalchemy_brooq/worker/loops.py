@@ -137,8 +137,9 @@ class Loop:
         jitter = random.uniform(0.75, 1.25)  # noqa: S311 - spreads the tries of many workers
         pause = min(FIRST_PAUSE * 2.0 ** min(self._failures - 1, 10), LONGEST_PAUSE) * jitter
         # Of a database error one line will do: a traceback would quote the statement's parameters.
-        trace = None if hasattr(error, "orig") else error
-        log.error("%s: round failed, next try in %.1f s: %s", self.name, pause, error_text(error), exc_info=trace)
+        trace = None if hasattr(error, "orig") or hasattr(error, "diag") else error
+        text = error_text(error).partition("\n")[0]
+        log.error("%s: round failed, next try in %.1f s: %s", self.name, pause, text, exc_info=trace)
         try:
             self._recover()
         except Exception:

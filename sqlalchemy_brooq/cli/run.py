@@ -1,0 +1,137 @@
+"""
+``brooq-worker run``: a worker process around the queue of somebody's program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from sqlalchemy_brooq.cli.endings import Failed, Refused, explained
+from sqlalchemy_brooq.cli.settings import load_dotenv, setting_option, settings_over
+from sqlalchemy_brooq.cli.target import load_queue
+from sqlalchemy_brooq.queue import Queue
+from sqlalchemy_brooq.service import ServiceServer, service_app
+from sqlalchemy_brooq.worker.engine import StopReport
+
+LEVELS: Final = ("debug", "info", "warning", "error")
+LOG_FORMAT: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
+#: setting -> (its option, what the option takes)
+OPTIONS: Final = {
+    "workers": ("--workers", "N"),
+    "prefetch": ("--prefetch", "N"),
+    "wakeup": ("--wakeup", "listen|poll"),
+    "lease": ("--lease", "DURATION"),
+    "shutdown_grace": ("--shutdown-grace", "DURATION"),
+    "listen_address": ("--listen", "HOST:PORT"),
+}
+FLAGS: Final = {name: flag for name, (flag, _) in OPTIONS.items()}
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _setting_options(function: Function) -> Function:
+    for name, (flag, metavar) in reversed(OPTIONS.items()):
+        function = setting_option(flag, name, metavar)(function)
+    return function
+
+
+@click.command("run", short_help="Run a worker.")
+@click.argument("target", metavar="MODULE:QUEUE")
+@click.option(
+    "--app-dir",
+    metavar="FOLDER",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=".",
+    help="The first place where MODULE and the .env file are looked for; by default the current folder.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(LEVELS, case_sensitive=False),
+    help="What is logged to stderr; info by default, or as the program has configured it.",
+)
+@_setting_options
+def run_command(target: str, app_dir: Path, log_level: str | None, **options: str | None) -> None:
+    """
+    Run jobs with the handlers of MODULE:QUEUE until SIGINT or SIGTERM.
+
+    MODULE:QUEUE is a Queue, or a function without arguments that returns one, such as "shop.jobs:queue".
+
+    An option goes before the QUEUE_* variable, the variable before the .env file, and that before what the program
+    gave its Queue: who runs a worker has the last word. (What a handler sets for itself stays.)
+
+    The first signal ends claiming, and gives running handlers --shutdown-grace to finish; the second one ends that
+    wait. The exit code is 0 if nothing was left behind, and 1 if a handler ignored the end, if an outcome could not be
+    written, or if every slot was taken by a handler that hangs.
+    """
+    load_dotenv(app_dir)
+    queue = load_queue(target, app_dir, show_traceback=log_level == "debug")
+    _log_to_stderr(log_level)
+    with explained():
+        queue.reconfigure(**settings_over(queue.config, options, FLAGS))
+    if not queue.topics:
+        raise Refused(f"{target} has no handlers: import the modules that register them where the queue is made")
+    with _service(queue) as address, contextlib.closing(queue), explained():
+        report = queue.run(ready=lambda: _announce(queue, address))
+    if not report.clean:
+        raise Failed(*_left_behind(report))
+
+
+def _log_to_stderr(level: str | None) -> None:
+    """
+    Log to stderr, unless the program has configured logging; a *level* that was asked for holds in any case.
+    """
+    logging.basicConfig(format=LOG_FORMAT, level=(level or "info").upper())
+    if level is not None:
+        logging.getLogger().setLevel(level.upper())
+
+
+@contextlib.contextmanager
+def _service(queue: Queue) -> Iterator[str | None]:
+    """
+    Serve ``/healthz`` and ``/metrics`` beside the worker, and give the address.
+
+    The port is bound before a job is claimed, so that a second worker by mistake ends before it does anything.
+    """
+    if queue.config.listen is None:
+        yield None
+        return
+    host, port = queue.config.listen
+    try:
+        server = ServiceServer(service_app(queue), host, port)
+    except OSError as error:
+        raise Refused(f"{queue.config.listen_address} can't be listened on: {error.strerror or error}") from None
+    server.start()
+    try:
+        yield f"http://{server.address}/healthz"
+    finally:
+        server.close()
+
+
+def _announce(queue: Queue, address: str | None) -> None:
+    health = queue.health()
+    if health is None:
+        return
+    where = f"health at {address}" if address else "no health address"
+    line = f"worker {health.worker} serves {', '.join(sorted(queue.topics))} in {health.slots} slots; {where}"
+    try:
+        click.echo(line)
+    except OSError:  # nobody reads it: no reason not to work, nor to complain again when the process ends
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - it lives as long as the process
+
+
+def _left_behind(report: StopReport) -> Iterator[str]:
+    if report.hung:
+        yield f"all {report.hung} slots were taken by handlers that hang: start another worker in this one's place"
+    if report.abandoned:
+        yield f"{report.abandoned} handlers ignored the end of the worker: their jobs run again when the leases run out"
+    if report.unwritten:
+        yield f"{report.unwritten} outcomes could not be written: these jobs run again when their leases run out"

@@ -1,0 +1,149 @@
+"""
+Running ``brooq-worker`` as a user does: in a process of its own, in a folder with the user's program.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+from urllib.error import HTTPError
+
+from sqlalchemy import URL
+
+from tests.servers import ROOT
+from tests.waiting import eventually
+
+COMMAND: Final = (sys.executable, "-m", "sqlalchemy_brooq")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """
+    What a command said, and its exit code.
+    """
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def error(self) -> str:
+        """
+        The one line that the command ended with; fails where it said anything else.
+        """
+        __tracebackhide__ = True
+        lines = self.err.splitlines()
+        assert len(lines) == 1, self
+        assert lines[0].startswith("Error: "), self
+        assert not self.out, self
+        return lines[0].removeprefix("Error: ")
+
+
+def environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """
+    Return this process's environment without what the command or libpq would read, and with *variables*.
+    """
+    ours = ("QUEUE_", "DATABASE_URL", "PG")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return {**inherited, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "100", **variables}
+
+
+def brooq_worker(*arguments: str, cwd: Path, command: tuple[str, ...] = COMMAND, **variables: str) -> Answer:
+    """
+    Run the command to its end.
+    """
+    done = subprocess.run(
+        [*command, *arguments],
+        cwd=cwd,
+        env=environment(variables),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in done.stdout + done.stderr, done
+    return Answer(done.returncode, done.stdout, done.stderr)
+
+
+class RunningWorker:
+    """
+    ``brooq-worker run`` in the background; it is killed at the end of the block if it still runs.
+    """
+
+    def __init__(self, *arguments: str, cwd: Path, stdout: int | None = None, **variables: str) -> None:
+        self._out, self._err = cwd / "stdout.txt", cwd / "stderr.txt"
+        with self._out.open("w") as out, self._err.open("w") as err:
+            self.process: subprocess.Popen[Any] = subprocess.Popen(
+                [*COMMAND, "run", *arguments],
+                cwd=cwd,
+                env=environment(variables),
+                stdout=out if stdout is None else stdout,
+                stderr=err,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait()
+
+    @property
+    def out(self) -> str:
+        return self._out.read_text()
+
+    @property
+    def err(self) -> str:
+        return self._err.read_text()
+
+    def announcement(self) -> str:
+        """
+        Wait for the line that tells that it works, and return it.
+        """
+        eventually(lambda: self.out.endswith("\n") or self.process.poll() is not None, message="it never started")
+        assert self.process.poll() is None, self.err
+        (line,) = self.out.splitlines()
+        return line
+
+    def url(self, path: str) -> str:
+        """
+        Return the address of *path* on its service surface.
+        """
+        return self.announcement().rpartition(" ")[2].removesuffix("/healthz") + path
+
+    def end(self, *signals: int, timeout: float = 10.0) -> int:
+        """
+        Send *signals*, wait for the end, and return the exit code.
+        """
+        for number in signals or (signal.SIGTERM,):
+            self.process.send_signal(number)
+        code = self.process.wait(timeout)
+        assert "Traceback" not in self.err + self.out, self.err
+        return code
+
+
+def get(url: str) -> tuple[int, str]:
+    """
+    Return code and body of the answer of *url*.
+    """
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - a worker's address
+            return answer.status, answer.read().decode()
+    except HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def shown(url: URL) -> str:
+    """
+    Return *url* with its password, as one puts it into a variable.
+    """
+    return url.render_as_string(hide_password=False)

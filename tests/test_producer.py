@@ -1,0 +1,572 @@
+"""
+The doors by which jobs come in: what they write, what they answer, what they refuse.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, text
+from sqlalchemy.exc import InvalidRequestError
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+import sqlalchemy_brooq as brooq
+from sqlalchemy_brooq import Enqueued, InvalidJob, Job, JobNotFound, PayloadError
+from tests.recording import jobs, recorded
+from tests.waiting import row
+
+Door = Callable[[Any, Job], Enqueued]
+
+
+def by_add(session: Session, job: Job) -> Enqueued:
+    session.add(job)
+    session.flush()
+    return Enqueued(job.id, bool(job.created))
+
+
+def by_enqueue_many(session: Any, job: Job) -> Enqueued:
+    return brooq.enqueue_many(session, [job])[0]
+
+
+SESSION_DOORS = [by_add, brooq.enqueue, by_enqueue_many]
+DOORS = [brooq.enqueue, by_enqueue_many]
+
+
+@pytest.fixture
+def probed(engine: Engine) -> Engine:
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE probe (n int PRIMARY KEY)"))
+    return engine
+
+
+@pytest.fixture(params=["session", "savepoint", "scoped_session", "connection", "autocommit"])
+def place(request: pytest.FixtureRequest, engine: Engine) -> Iterator[Any]:
+    """
+    Everything that a producer may work in; what was done there is committed at the end.
+    """
+    if request.param == "connection":
+        with engine.begin() as connection:
+            yield connection
+    elif request.param == "savepoint":
+        with Session(engine) as session, session.begin(), session.begin_nested():
+            yield session
+    elif request.param == "scoped_session":
+        registry = scoped_session(sessionmaker(engine))
+        yield registry
+        registry.commit()
+        registry.remove()
+    else:
+        level = {"isolation_level": "AUTOCOMMIT"} if request.param == "autocommit" else {}
+        with Session(engine.execution_options(**level)) as session, session.begin():
+            yield session
+
+
+def insert_probe(place: Any, n: int) -> None:
+    place.execute(text("INSERT INTO probe VALUES (:n)"), {"n": n})
+
+
+def probes(engine: Engine) -> set[int]:
+    with engine.connect() as connection:
+        return set(connection.scalars(text("SELECT n FROM probe")))
+
+
+# -- what is written
+
+
+def test_an_enqueued_job_is_a_row_with_the_defaults(engine: Engine, session: Session) -> None:
+    job = Job("email.send", {"to": "ada"})
+
+    answer = brooq.enqueue(session, job)
+    session.commit()
+
+    found = row(engine, answer.id)
+    assert answer == (job.id, True)
+    assert found["topic"] == "email.send"
+    assert found["payload"] == {"to": "ada"}
+    assert (found["state"], found["attempts"], found["requeues"], found["priority"]) == ("pending", 0, 0, 0)
+    assert found["available_at"] == found["created_at"] == found["updated_at"]
+    untouched = ("claimed_at", "locked_by", "locked_until", "last_error", "result", "idempotency_key", "meta")
+    assert [found[name] for name in untouched] == [None] * 7
+
+
+def test_an_enqueued_object_is_persistent_and_shows_its_row_without_another_statement(
+    engine: Engine, session: Session
+) -> None:
+    job = Job("t", delay="1h", priority=2)
+
+    with recorded(engine) as statements:
+        brooq.enqueue(session, job)
+        shown = {name: getattr(job, name) for name in Job.__table__.c.keys()}
+
+    assert inspect(job).persistent
+    assert len(statements) == 1
+    session.commit()
+    assert shown == row(engine, job.id)
+
+
+def test_a_rolled_back_job_never_exists(engine: Engine, session: Session) -> None:
+    brooq.enqueue(session, Job("t"))
+    brooq.enqueue_many(session, [Job("t")])
+    session.rollback()
+
+    assert jobs(engine) == []
+
+
+@pytest.mark.parametrize("door", SESSION_DOORS)
+def test_the_time_is_the_databases(engine: Engine, session: Session, door: Door) -> None:
+    moment = datetime.now(UTC) + timedelta(days=3)
+    now = session.scalar(text("SELECT now()"))
+    given = [Job("t"), Job("t", delay=timedelta(minutes=5)), Job("t", available_at=moment), Job("t", delay="0")]
+
+    ids = [door(session, job).id for job in given]
+    session.commit()
+
+    assert [row(engine, job_id)["available_at"] for job_id in ids] == [now, now + timedelta(minutes=5), moment, now]
+
+
+def test_every_door_writes_the_same_row(engine: Engine, session: Session) -> None:
+    moment = datetime(2030, 1, 1, tzinfo=UTC)
+
+    def variants(topic: str) -> list[Job]:
+        return [
+            Job(topic),
+            Job(topic, {"a": [1, None]}, available_at=moment),
+            Job(topic, None, delay="1h", priority=-2),
+            Job(topic, "text", idempotency_key="d", priority=1),
+            Job(topic, 5, idempotency_key=""),
+            Job(topic, idempotency_key=" ", delay="1h"),
+        ]
+
+    for job in variants("single"):
+        brooq.enqueue(session, job)
+    session.add_all(variants("added"))
+    brooq.enqueue_many(session, [*variants("many"), *(Job("filler") for _ in range(1_000))])
+    brooq.enqueue_many(session.connection(), variants("bare"))
+    for job in variants("late"):  # a flush listener of the consumer's may leave a plain one to the flush itself
+        event.listen(session, "before_flush", lambda *_, late=job: session.add(late), once=True)
+        session.add(Job("trigger"))
+        session.flush()
+    session.commit()
+
+    written = [
+        session.scalars(
+            text("SELECT to_jsonb(job) - 'id' - 'topic' FROM job WHERE topic = :topic ORDER BY id"), {"topic": topic}
+        ).all()
+        for topic in ("single", "added", "many", "bare", "late")
+    ]
+    assert len(written[0]) == 6
+    assert all(one == written[0] for one in written)
+
+
+def test_values_of_the_producers_own_are_written_as_they_are(engine: Engine, session: Session) -> None:
+    history = [Job("t"), Job("t", idempotency_key="k")]
+    for job in history:
+        job.state = "done"
+        job.attempts = 3
+        job.result = {"sum": 1}
+        job.created_at = datetime(2020, 1, 1, tzinfo=UTC)
+    session.add_all(history)
+    session.commit()
+
+    for job in history:
+        found = row(engine, job.id)
+        assert (found["state"], found["attempts"], found["result"]) == ("done", 3, {"sum": 1})
+        assert found["created_at"] == job.created_at == datetime(2020, 1, 1, tzinfo=UTC)
+        assert found["updated_at"] == job.updated_at > job.created_at
+
+
+# -- keys
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_key_that_exists_is_no_error_and_no_second_row(probed: Engine, place: Any, door: Door) -> None:
+    with Session(probed) as earlier, earlier.begin():
+        first = brooq.enqueue(earlier, Job("t", {"n": 1}, idempotency_key="K"))
+
+    insert_probe(place, 1)
+    again = Job("t", {"n": 2}, idempotency_key="K")
+    second = door(place, again)
+    place.execute(text("SELECT 1"))
+    insert_probe(place, 2)
+    if isinstance(place, Session | scoped_session):
+        place.commit()
+    else:
+        place.get_transaction().commit()
+
+    assert second == (first.id, False)
+    assert (again.id, again.created) == second
+    assert probes(probed) == {1, 2}
+    assert [one.payload for one in jobs(probed)] == [{"n": 1}]
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_a_key_that_exists_leaves_pending_objects_pending(database_url: URL, driver: str) -> None:
+    engine = engine_of(database_url, driver)
+    with Session(engine) as session, session.begin():
+        first = brooq.enqueue(session, Job("t", idempotency_key="K"))
+
+    with Session(engine, autoflush=False) as session, session.begin():
+        other = Job("other")
+        session.add(other)
+        second = brooq.enqueue(session, Job("t", idempotency_key="K"))
+        assert other in session.new
+
+    assert second == (first.id, False)
+    assert len(jobs(engine)) == 2
+    engine.dispose()
+
+
+def engine_of(url: URL, driver: str) -> Engine:
+    """
+    Return an engine on the test's database with another driver.
+    """
+    host = url.query["host"] if "host" in url.query else url.host
+    port = url.query["port"] if "port" in url.query else url.port
+    plain = URL.create(f"postgresql+{driver}", url.username, url.password, str(host), int(port or 5432), url.database)  # type: ignore[arg-type]
+    return create_engine(plain)
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_every_shape_goes_through_every_driver(database_url: URL, driver: str) -> None:
+    engine = engine_of(database_url, driver)
+    tricky = {"percent": "100% %s %(x)s", "quote": "it's \"q\" \\u0000 \\", "ü": ["\U0001f600", None, 1.5, True]}
+    with Session(engine) as session, session.begin():
+        given = [
+            Job("t", tricky, delay="90s"),
+            Job("t", available_at=datetime(2040, 1, 1, tzinfo=UTC)),
+            Job("t", idempotency_key="% 'k' :x"),
+        ]
+        answers = brooq.enqueue_many(session, given)
+        assert brooq.enqueue(session, Job("t", idempotency_key="% 'k' :x")) == (answers[2].id, False)
+        assert brooq.cancel(session, answers[0].id)
+        assert brooq.replay(session, answers[0].id).created
+        assert not brooq.replay(session, str(answers[0].id)).created
+
+    first, _, third, again = jobs(engine)
+    assert first.payload == again.payload == tricky
+    assert first.available_at == first.created_at + timedelta(seconds=90)
+    assert third.idempotency_key == "% 'k' :x"
+    engine.dispose()
+
+
+def test_a_key_belongs_to_its_topic_and_the_empty_one_is_none(engine: Engine, session: Session) -> None:
+    keys = [("t", "K"), ("u", "K"), ("t", ""), ("t", ""), ("t", None), ("t", " "), ("t", " ")]
+
+    answers = [brooq.enqueue(session, Job(topic, idempotency_key=key)) for topic, key in keys]
+    session.commit()
+
+    assert [answer.created for answer in answers] == [True] * 6 + [False]
+    assert [one.idempotency_key for one in jobs(engine)] == ["K", "K", None, None, None, " "]
+
+
+@pytest.mark.parametrize("state", ["done", "dead", "canceled", "failed"])
+def test_a_key_stays_taken_whatever_became_of_its_job(engine: Engine, session: Session, state: str) -> None:
+    first = brooq.enqueue(session, Job("t", idempotency_key="K"))
+    session.execute(text("UPDATE job SET state = :state"), {"state": state})
+    session.commit()
+
+    assert brooq.enqueue(session, Job("t", idempotency_key="K")) == (first.id, False)
+    assert [one.state for one in jobs(engine)] == [state]
+
+
+@pytest.mark.parametrize("key", [None, "K"])
+@pytest.mark.parametrize("door", DOORS)
+def test_an_object_given_twice_is_one_job(engine: Engine, place: Any, door: Door, key: str | None) -> None:
+    job = Job("t", idempotency_key=key)
+
+    assert door(place, job) == (job.id, True)
+    assert door(place, job) == (job.id, False)
+    assert brooq.enqueue_many(place, [job, job]) == [(job.id, False)] * 2
+    place.execute(text("SELECT 1"))
+
+
+def test_an_object_of_an_earlier_session_is_there_already(engine: Engine, session: Session) -> None:
+    with Session(engine) as earlier, earlier.begin():
+        job = Job("t")
+        brooq.enqueue(earlier, job)
+
+    assert brooq.enqueue(session, job) == (inspect(job).identity[0], False)
+    assert job in session
+
+
+def test_an_object_of_another_session_is_refused_before_any_sql(engine: Engine, session: Session) -> None:
+    with Session(engine) as other:
+        job = Job("t")
+        other.add(job)
+        with recorded(engine) as statements, pytest.raises(InvalidRequestError, match="already attached"):
+            brooq.enqueue(session, job)
+
+    assert statements == []
+
+
+# -- many
+
+
+def test_many_are_written_in_slices_and_answered_in_order(engine: Engine, session: Session) -> None:
+    brooq.enqueue(session, Job("t", idempotency_key="7"))
+    given = [Job("t", n, idempotency_key=str(n) if n % 2 else None) for n in range(2_500)]
+
+    with recorded(engine) as statements:
+        answers = brooq.enqueue_many(session, (job for job in given))
+    session.commit()
+
+    assert len(statements) == 4  # three slices, and one look for what was there
+    assert [answer.id for answer in answers] == [job.id for job in given]
+    assert [n for n, answer in enumerate(answers) if not answer.created] == [7]
+    assert all(inspect(job).transient for job in given)
+    assert len(jobs(engine)) == 2_500
+
+
+def test_of_two_with_one_key_the_first_given_is_written(engine: Engine, session: Session) -> None:
+    second, first = Job("t", 2, idempotency_key="K"), Job("t", 1, idempotency_key="K")
+    plain = Job("t")
+
+    answers = brooq.enqueue_many(session, [plain, first, second, plain, first])
+    session.commit()
+
+    assert [(one.id == first.id, one.created) for one in answers[1:3]] == [(True, True), (True, False)]
+    assert answers[3:] == [(plain.id, False), (first.id, False)]
+    assert [one.payload for one in jobs(engine)] == [1, {}]
+
+
+def test_none_at_all_is_no_statement(engine: Engine, session: Session) -> None:
+    with recorded(engine) as statements:
+        assert brooq.enqueue_many(session, []) == []
+
+    assert statements == []
+
+
+@pytest.mark.parametrize("autoflush", [True, False])
+def test_many_may_include_objects_that_were_added(engine: Engine, autoflush: bool) -> None:
+    with Session(engine, autoflush=autoflush) as session, session.begin():
+        added, keyed, other = Job("t"), Job("t", idempotency_key="K"), Job("t")
+        session.add_all([added, keyed])
+        twin = Job("t", idempotency_key="K")
+        answers = brooq.enqueue_many(session, [other, added, twin, added, keyed])
+
+    assert answers == [(other.id, True), (added.id, True), (keyed.id, False), (added.id, False), (keyed.id, True)]
+    assert len(jobs(engine)) == 3
+
+
+# -- what is refused
+
+
+REFUSED: list[Callable[[], Job]] = [
+    lambda: Job("t", {"a": "x\x00y"}),
+    lambda: Job("t", {"k\x00": 1}),
+    lambda: Job("t", {"l": [{"z": "\x00"}]}),
+    lambda: Job("t", float("nan")),
+    lambda: Job("t", "\ud800"),
+    lambda: Job("t\x00"),
+    lambda: Job("t", idempotency_key="k\x00"),
+    lambda: Job("t", {"when": datetime.now(UTC)}),  # built, because an engine's serializer might know it
+    lambda: mutated(Job("t"), float("inf")),
+    lambda: mutated(Job("t"), "\x00"),
+]
+
+
+def mutated(job: Job, value: Any) -> Job:
+    job.payload["late"] = value
+    return job
+
+
+@pytest.mark.parametrize("door", [*SESSION_DOORS, lambda session, job: by_enqueue_many(session, job)])
+def test_what_is_refused_sends_no_sql_and_leaves_the_transaction_usable(
+    probed: Engine, session: Session, door: Door
+) -> None:
+    insert_probe(session, 1)
+
+    for build in REFUSED:
+        with recorded(probed) as statements, pytest.raises(InvalidJob):
+            door(session, build())
+        assert statements == []
+    answer = door(session, Job("t", {"a": "\\u0000 literal"}))
+    insert_probe(session, 2)
+    session.commit()
+
+    assert probes(probed) == {1, 2}
+    assert [(one.id, one.payload) for one in jobs(probed)] == [(answer.id, {"a": "\\u0000 literal"})]
+
+
+def test_one_refused_of_many_leaves_nothing_behind(engine: Engine, session: Session) -> None:
+    with recorded(engine) as statements, pytest.raises(PayloadError):
+        brooq.enqueue_many(session, (Job("t") if n < 3_000 else mutated(Job("t"), "\x00") for n in range(3_001)))
+
+    assert statements == []
+    session.commit()
+    assert jobs(engine) == []
+
+
+def test_the_engines_serializer_decides_about_foreign_types(database_url: URL) -> None:
+    def dumps(value: Any) -> str:
+        return json.dumps(value, default=datetime.isoformat)
+
+    engine = create_engine(database_url, json_serializer=dumps)
+    moment = datetime(2030, 5, 17, tzinfo=UTC)
+    with Session(engine) as session, session.begin():
+        brooq.enqueue(session, Job("t", {"when": moment}))
+        session.add(Job("t", {"when": moment}))
+        brooq.enqueue_many(session, [Job("t", {"when": moment})])
+        with pytest.raises(PayloadError, match="can't be"):
+            brooq.enqueue(session, Job("t", {"what": object()}))
+
+    assert [one.payload for one in jobs(engine)] == [{"when": "2030-05-17T00:00:00+00:00"}] * 3
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("dumps", "fault"),
+    [
+        (lambda value: json.dumps(value).encode(), "returned bytes"),
+        (lambda value: "{", "didn't write JSON"),
+        (lambda value: "NaN", "NaN is no JSON value"),
+        (lambda value: "1e999", "beyond a double"),
+        (lambda value: "[" * 100_000, "nested too deeply"),
+        (lambda value: '"\\u0000"', "NUL"),
+        (lambda value: '"\\ud83d"', "lone surrogate"),
+        (lambda value: value["missing"], "refused the payload: 'missing'"),
+    ],
+)
+def test_a_serializer_that_writes_what_jsonb_refuses_is_found_out(
+    database_url: URL, dumps: Callable[[Any], Any], fault: str
+) -> None:
+    engine = create_engine(database_url, json_serializer=dumps)
+    with Session(engine) as session, session.begin():
+        session.execute(text("SELECT 1"))
+        with pytest.raises(PayloadError, match=fault):
+            brooq.enqueue(session, Job("t"))
+        session.execute(text("SELECT 1"))
+    engine.dispose()
+
+
+@pytest.mark.parametrize("door", [brooq.enqueue, brooq.enqueue_many, brooq.cancel, brooq.replay])
+def test_a_door_says_what_it_takes(engine: Engine, session: Session, door: Callable[..., Any]) -> None:
+    with pytest.raises(TypeError, match=rf"{door.__name__}\(\) takes a Session, scoped_session or Connection, not Eng"):
+        door(engine, Job("t"))
+    with pytest.raises(TypeError, match="not NoneType"):
+        door(None, Job("t"))
+    if door in {brooq.enqueue, brooq.enqueue_many}:
+        with pytest.raises(TypeError, match="takes .*Job objects, not "):
+            door(session, {"topic": "t"})
+    if door is brooq.enqueue_many:
+        with pytest.raises(TypeError, match="takes an iterable of Job objects, not a Job"):
+            door(session, Job("t"))
+        with pytest.raises(TypeError, match="not a int"):
+            door(session, 5)
+
+
+# -- cancel
+
+
+@pytest.mark.parametrize("state", ["pending", "failed", "processing"])
+def test_cancel_calls_off_what_is_not_over(engine: Engine, place: Any, state: str) -> None:
+    job_id = stored(engine, state)
+
+    assert brooq.cancel(place, job_id) is True
+    assert brooq.cancel(place, str(job_id)) is False
+    if isinstance(place, Connection):
+        place.get_transaction().commit()  # type: ignore[union-attr]
+    else:
+        place.commit()
+
+    found = row(engine, job_id)
+    assert found["state"] == "canceled"
+    assert found["updated_at"] > found["created_at"]
+    assert found["locked_by"] == ("w1" if state == "processing" else None)  # a trace
+
+
+@pytest.mark.parametrize("state", ["done", "dead", "canceled"])
+def test_cancel_never_overwrites_what_is_over(engine: Engine, session: Session, state: str) -> None:
+    job_id = stored(engine, state)
+    before = row(engine, job_id)
+
+    assert brooq.cancel(session, job_id) is False
+    session.commit()
+
+    assert row(engine, job_id) == before
+
+
+def stored(engine: Engine, state: str) -> UUID:
+    lease = "'w1', now() + interval '1 min', now()" if state == "processing" else "NULL, NULL, NULL"
+    insert = (
+        "INSERT INTO job (topic, payload, priority, state, locked_by, locked_until, claimed_at, created_at)"
+        f" VALUES ('t', '{{\"n\": 1.00000000000000000001}}', 1, '{state}', {lease}, now() - interval '1 h') RETURNING id"
+    )
+    with engine.begin() as connection:
+        found: UUID = connection.scalar(text(insert))
+    return found
+
+
+def test_cancel_and_replay_say_that_there_is_no_such_job(session: Session) -> None:
+    nowhere = UUID(int=1)
+    for door in (brooq.cancel, brooq.replay):
+        with pytest.raises(JobNotFound, match=str(nowhere)) as caught:
+            door(session, nowhere)
+        assert caught.value.job_id == nowhere
+        with pytest.raises(InvalidJob, match="job id 'order-42' is refused: a UUID, or its text"):
+            door(session, "order-42")
+        with pytest.raises(InvalidJob, match="is refused"):
+            door(session, 5)  # type: ignore[arg-type]
+    session.execute(text("SELECT 1"))
+
+
+def test_cancel_shows_in_the_sessions_object(engine: Engine, session: Session) -> None:
+    job_id = stored(engine, "pending")
+    held = session.get_one(Job, job_id)
+
+    with session.begin_nested() as savepoint:
+        brooq.cancel(session, job_id)
+        assert held.state == session.get_one(Job, job_id).state == "canceled"
+        savepoint.rollback()
+    assert held.state == "pending"
+
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE job SET state = 'done'"))
+    assert brooq.cancel(session, job_id) is False
+    assert held.state == "done"
+
+
+def test_cancel_finds_a_job_that_was_only_added(session: Session) -> None:
+    job = Job("t")
+    session.add(job)
+
+    assert brooq.cancel(session, job.id) is True
+    assert job.state == "canceled"
+
+
+# -- replay
+
+
+@pytest.mark.parametrize("state", ["done", "dead", "canceled"])
+def test_a_replay_is_a_new_job_like_the_one_that_is_over(engine: Engine, place: Any, state: str) -> None:
+    job_id = stored(engine, state)
+
+    first = brooq.replay(place, job_id)
+    second = brooq.replay(place, str(job_id))
+    if isinstance(place, Connection):
+        place.get_transaction().commit()  # type: ignore[union-attr]
+    else:
+        place.commit()
+
+    found = row(engine, first.id)
+    assert first.created
+    assert second == (first.id, False)
+    assert (found["topic"], found["priority"], found["state"], found["attempts"]) == ("t", 1, "pending", 0)
+    assert found["idempotency_key"] == f"replay:{job_id}"
+    assert found["meta"] == {"replays": str(job_id)}
+    with engine.connect() as connection:
+        assert set(connection.scalars(text("SELECT payload::text FROM job"))) == {'{"n": 1.00000000000000000001}'}
+
+
+@pytest.mark.parametrize("state", ["pending", "failed", "processing"])
+def test_only_what_is_over_can_be_replayed(engine: Engine, session: Session, state: str) -> None:
+    job_id = stored(engine, state)
+
+    with pytest.raises(InvalidJob, match=f"job {job_id} is {state}: only a job that is done, dead or canceled"):
+        brooq.replay(session, job_id)
+    session.execute(text("SELECT 1"))
