@@ -78,7 +78,8 @@ class Book:
         wakeups = set[str]().union(*(tally.wakeups() for tally in self._tallies.values())) - self._announced
         if wakeups:
             self._announced |= wakeups
-            commits.wake(connection_of(session), wakeups)
+            # Not session.connection(): a session that is committed inside of `with session.begin_nested()` refuses it.
+            commits.wake(_innermost(session).connection(adoption.MAPPER), wakeups)
 
     def take_back(self, ended: SessionTransaction) -> None:
         """

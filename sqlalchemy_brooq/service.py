@@ -249,8 +249,8 @@ def _bound(app: WSGIApplication, host: str, port: int) -> _Server:
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return _Server(family, address, app)
-    except OSError as error:
-        raise ServiceError(host, port, error.strerror or str(error)) from error
+    except (OSError, UnicodeError) as error:  # the latter for a name that can't be one
+        raise ServiceError(host, port, getattr(error, "strerror", None) or str(error)) from error
 
 
 class _Handler(WSGIRequestHandler):

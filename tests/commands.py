@@ -24,6 +24,13 @@ from tests.waiting import eventually
 COMMAND: Final = (sys.executable, "-m", "sqlalchemy_brooq")
 
 
+def command_after(statements: str) -> tuple[str, ...]:
+    """
+    Return the command in a process that has executed *statements* first.
+    """
+    return sys.executable, "-c", f"{statements}; from sqlalchemy_brooq.cli import main; main()"
+
+
 @dataclass(frozen=True)
 class Answer:
     """

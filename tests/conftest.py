@@ -20,7 +20,7 @@ import pytest
 from psycopg import sql
 from psycopg.rows import dict_row
 from pytest_postgresql import factories
-from sqlalchemy import URL, Engine, NullPool, create_engine, make_url
+from sqlalchemy import URL, Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import Session
 
@@ -38,11 +38,10 @@ def load_schema(host: str, port: int, user: str, dbname: str, password: str | No
     """
     Give a database our schema: called once, for the template of every test's database.
     """
-    from sqlalchemy_brooq.model import metadata
+    from sqlalchemy_brooq.migrations import migrate
 
     url = URL.create("postgresql+psycopg", user, password, database=dbname, query={"host": host, "port": str(port)})
-    engine = create_engine(url, poolclass=NullPool)
-    metadata.create_all(engine)
+    migrate(url)
 
 
 @pytest.fixture(scope="session")

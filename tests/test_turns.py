@@ -44,9 +44,7 @@ def test_every_topic_with_work_is_served_within_its_bound(topics: int, slots: in
     assert rounds <= -(-len(busy) // slots) + 1
 
 
-@given(
-    st.dictionaries(st.tuples(st.integers(-2, 2), st.sampled_from("abcde")), st.integers(1, 20)), st.integers(1, 30)
-)
+@given(st.dictionaries(st.tuples(st.integers(-2, 2), st.sampled_from("abcde")), st.integers(1, 20)), st.integers(1, 30))
 def test_free_slots_are_filled_from_the_highest_priority_down(counts: dict[tuple[int, str], int], slots: int) -> None:
     taken = served(Turns("abcde").request(slots), Counter(counts))
 

@@ -18,7 +18,7 @@ __all__ = ["main"]
 
 
 @click.group(name="brooq-worker", context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, message="%(prog)s %(version)s")
+@click.version_option(__version__, prog_name="brooq-worker", message="%(prog)s %(version)s")
 def main() -> None:
     """
     Run background jobs that are rows of one table in your own PostgreSQL database.

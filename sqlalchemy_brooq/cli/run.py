@@ -18,7 +18,7 @@ from sqlalchemy_brooq.cli.endings import Failed, Refused, explained
 from sqlalchemy_brooq.cli.settings import load_dotenv, setting_option, settings_over
 from sqlalchemy_brooq.cli.target import load_queue
 from sqlalchemy_brooq.queue import Queue
-from sqlalchemy_brooq.service import ServiceServer, service_app
+from sqlalchemy_brooq.service import ServiceError, ServiceServer, service_app
 from sqlalchemy_brooq.worker.engine import StopReport
 
 LEVELS: Final = ("debug", "info", "warning", "error")
@@ -104,16 +104,13 @@ def _service(queue: Queue) -> Iterator[str | None]:
     if queue.config.listen is None:
         yield None
         return
-    host, port = queue.config.listen
     try:
-        server = ServiceServer(service_app(queue), host, port)
-    except OSError as error:
-        raise Refused(f"{queue.config.listen_address} can't be listened on: {error.strerror or error}") from None
-    server.start()
-    try:
-        yield f"http://{server.address}/healthz"
-    finally:
-        server.close()
+        server = ServiceServer(service_app(queue), *queue.config.listen)
+    except ServiceError as error:
+        raise Refused(str(error)) from None
+    with server:
+        host, port = server.address
+        yield f"http://[{host}]:{port}/healthz" if ":" in host else f"http://{host}:{port}/healthz"
 
 
 def _announce(queue: Queue, address: str | None) -> None:

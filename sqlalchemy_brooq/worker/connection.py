@@ -72,7 +72,7 @@ class PrivateConnection:
             if self._due is None or now < self._due or self._connection is None:
                 return False
             self._due = None
-            return _break_off(self._connection)
+            return break_off(self._connection.connection.driver_connection)
 
     def drop(self) -> None:
         """
@@ -129,15 +129,14 @@ class PrivateConnection:
         return connection
 
 
-def _break_off(connection: Connection) -> bool:
+def break_off(driver_connection: Any) -> bool:
     """
-    Shut down the socket under *connection*, which wakes the thread that waits for the server.
+    Shut down the socket under a psycopg connection, which wakes the thread that waits for the server.
 
     A cancel request would have to be answered by the very server that doesn't answer.
     """
     with contextlib.suppress(Exception):
-        descriptor = connection.connection.driver_connection.fileno()  # type: ignore[union-attr]
-        with socket.socket(fileno=os.dup(descriptor)) as wire:
+        with socket.socket(fileno=os.dup(driver_connection.fileno())) as wire:
             wire.shutdown(socket.SHUT_RDWR)
         return True
     return False

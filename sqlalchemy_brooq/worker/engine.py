@@ -292,6 +292,8 @@ class Worker:
     def _end(self) -> None:
         for loop in reversed(self._loops.values()):
             loop.stop()
+        if self._listener is not None:
+            self._listener.end_wait()
         # A loop that waits for a frozen server is woken by breaking its connection off.
         ended = [loop.join(JOIN) for loop in self._loops.values()]
         if not all(ended):

@@ -116,6 +116,8 @@ class Loop:
             try:
                 pause = self._body()
             except Exception as error:  # noqa: BLE001 - a thread's top: whatever it is, the loop goes on
+                if self._halt.is_set():
+                    break  # its connection was broken off, to wake it
                 # A wake-up doesn't end this pause: it must not turn an outage into a tight loop.
                 self._halt.wait(self._failed(error))
                 continue

@@ -15,10 +15,11 @@ from typing import Any, Final
 from sqlalchemy import Engine
 
 from sqlalchemy_brooq.vocabulary import CHANNEL
+from sqlalchemy_brooq.worker.connection import break_off
 from sqlalchemy_brooq.worker.journal import log
 
 WAIT: Final = 1.0
-"""Seconds in one wait for notifications; how long a stop may take."""
+"""Seconds in one wait for notifications."""
 ECHO: Final = 3.0
 """Seconds within which a notification to itself must arrive."""
 
@@ -72,6 +73,14 @@ class Listener:
         if fairy is not None:
             with contextlib.suppress(Exception):
                 fairy.invalidate()
+
+    def end_wait(self) -> None:
+        """
+        Wake the thread that waits for notifications, for it to end; from any other thread.
+        """
+        fairy = self._fairy
+        if fairy is not None:
+            break_off(fairy.driver_connection)
 
     def close(self) -> None:
         """
