@@ -114,12 +114,19 @@ def give_way(session: Session, job: Job, holder: Job) -> None:
     """
     Leave *job* transient and let *holder* stand for the row: a session has one object a row.
     """
-    for owner in [*session.new, *session.dirty]:
-        _point_to(owner, job, holder)
+    redirect(session, job, holder)
     if job in session:
         session.expunge(job)
     job.__dict__["id"] = instance_state(holder).identity[0]  # type: ignore[index] # persistent, so it has one
     job.created = False
+
+
+def redirect(session: Session, job: Job, holder: Job) -> None:
+    """
+    Point the relationships of what *session* is to write at *holder*, where they point at *job*.
+    """
+    for owner in [*session.new, *session.dirty]:
+        _point_to(owner, job, holder)
 
 
 def _point_to(owner: object, job: Job, holder: Job) -> None:

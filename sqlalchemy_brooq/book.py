@@ -39,6 +39,8 @@ class Book:
         """To be written ahead of the next flush."""
         self.left: list[Job] = []
         """Added while a flush was running, which inserts them itself."""
+        self.gave_way: list[tuple[Job, Job]] = []
+        """Added while a flush was running, and the object that the session has for the row already."""
         self._announced: set[str] = set()
         self._tallies: dict[SessionTransaction, Tally] = {}
         self._saved: WeakKeyDictionary[Job, tuple[SessionTransaction, dict[str, Any]]] = WeakKeyDictionary()
@@ -104,7 +106,7 @@ class Book:
         done = Tally()
         for tally in self._tallies.values():
             done.merge(tally)
-        for kept in (self.left, self._announced, self._tallies, self._saved, self._shown):
+        for kept in (self.left, self.gave_way, self._announced, self._tallies, self._saved, self._shown):
             kept.clear()
         self.announcing = False
         return done

@@ -14,10 +14,11 @@ from datetime import timedelta
 from typing import Any, Self, TypedDict, Unpack, cast
 
 from sqlalchemy_brooq import environment
-from sqlalchemy_brooq.durations import DurationLike, format_duration, parse_duration
+from sqlalchemy_brooq.durations import DurationLike
 from sqlalchemy_brooq.errors import ConfigError
+from sqlalchemy_brooq.examination import contradictions, derive, examine
 from sqlalchemy_brooq.kinds import OFF, host_and_port
-from sqlalchemy_brooq.settings import OPTIONS, SETTINGS, SHARED, contradictions, derive, examine
+from sqlalchemy_brooq.settings import OPTIONS, SETTINGS, SHARED
 
 __all__ = [
     "SETTINGS",
@@ -26,8 +27,6 @@ __all__ = [
     "HandlerKeywords",
     "HandlerOptions",
     "ResolvedOptions",
-    "format_duration",
-    "parse_duration",
 ]
 
 

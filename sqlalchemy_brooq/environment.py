@@ -1,8 +1,8 @@
 """
-The ``QUEUE_*`` variables: which settings they give, as text still to be parsed, and the file that the token may stand in.
+The ``QUEUE_*`` variables: which settings they give, and the file that the token may stand in.
 
-Reads the mapping that it is handed, never the process's own by itself. What a text means, and what a setting may be, is
-up to `settings`.
+Reads the mapping that it is handed, never the process's own by itself. What a text means, and what a setting may be,
+the rows of `settings` know.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from sqlalchemy_brooq.durations import shown
+from sqlalchemy_brooq.examination import suggestion
 from sqlalchemy_brooq.kinds import MAX_TOKEN, SECRET
-from sqlalchemy_brooq.settings import PREFIX, SETTINGS, Unparsed, suggestion
+from sqlalchemy_brooq.settings import PREFIX, SETTINGS, Unparsed
 
 _TOKEN_FILE: Final = "QUEUE_API_TOKEN_FILE"  # noqa: S105 - a variable's name
 
@@ -23,6 +24,11 @@ _warned: set[str] = set()
 
 
 def read(environ: Mapping[str, str], overridden: Container[str]) -> tuple[dict[str, object], list[str]]:
+    """
+    Return the settings that *environ* gives, but for the *overridden* ones, and the problems with finding them.
+
+    The values are yet to be checked: `Setting.accept` parses them. Warns about unknown variables, once a process.
+    """
     _warn_of_strangers(environ)
     given: dict[str, object] = {}
     for name, row in SETTINGS.items():

@@ -22,6 +22,7 @@ MAX_DURATION: Final = timedelta(days=36_500)
 MAX_TOKEN: Final = 4_096
 """Characters of a token: servers refuse longer headers."""
 OFF: Final = "off"
+"""The address of nowhere."""
 _FLAGS: Final = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]+")
 _ADDRESS: Final = re.compile(r"(?:\[(?P<six>[^\[\]]+)\]|(?P<host>[^\[\]:]+)):(?P<port>[0-9]{1,9})")
@@ -81,6 +82,9 @@ def _address(value: object) -> str:
 
 
 def host_and_port(text: str) -> tuple[str, int]:
+    """
+    Return what an address such as ``127.0.0.1:8090`` or ``[::1]:8090`` names; raise a ``ValueError`` for no such text.
+    """
     match = _ADDRESS.fullmatch(text)
     if match is None or not (_is_ipv6(match["six"]) if match["six"] else _HOST.fullmatch(match["host"])):
         raise ValueError(f"{shown(text)} is not host:port: write '127.0.0.1:8090', '[::1]:8090' or 'off'")
@@ -99,6 +103,9 @@ def _is_ipv6(text: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
+    """
+    Tell whether *host* can be reached from this machine alone, as far as that is known without looking it up.
+    """
     try:
         return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:  # another name: where it leads is not known before it is looked up
@@ -150,10 +157,16 @@ class Rule(NamedTuple):
 
 
 def at_least(least: int) -> Rule:
+    """
+    Return the rule of a number that has a lower bound.
+    """
     return Rule(f"{least} or more", lambda value: value >= least)
 
 
 def one_of(*words: str) -> Rule:
+    """
+    Return the rule of a word that is one of a few.
+    """
     return Rule(" or ".join(map(repr, words)), lambda value: value in words)
 
 

@@ -30,8 +30,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from sqlalchemy_brooq import payload as payloads
-from sqlalchemy_brooq.config import MAX_DURATION, parse_duration
-from sqlalchemy_brooq.durations import shown
+from sqlalchemy_brooq.durations import parse_duration, shown
 from sqlalchemy_brooq.errors import InvalidJob
 from sqlalchemy_brooq.identity import new_id
 from sqlalchemy_brooq.protection import Protected, guard
@@ -53,6 +52,8 @@ STORAGE: Final = {
     "autovacuum_vacuum_threshold": "100",
     "fillfactor": "70",
 }
+MAX_DELAY: Final = timedelta(days=36_500)
+"""A century: the sum with any clock's time is a timestamp that drivers can read."""
 _ALPHABET: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.-_")
 
 
@@ -111,7 +112,10 @@ class Job(Protected, Base):
         {"comment": VERSION_MARK + REVISION},
     )
 
-    id: Mapped[UUID] = mapped_column(Uuid, primary_key=True, server_default=text(ID_DEFAULT))
+    # By the ids that it made itself a flush tells the rows of one INSERT apart. It would send one for each job otherwise.
+    id: Mapped[UUID] = mapped_column(
+        Uuid, primary_key=True, default=new_id, insert_sentinel=True, server_default=text(ID_DEFAULT)
+    )
     topic: Mapped[str]
     priority: Mapped[int] = mapped_column(SmallInteger, server_default=text("0"))
     payload: Mapped[Any] = mapped_column(JSONB(none_as_null=False), nullable=False, server_default=text("'{}'::jsonb"))
@@ -127,7 +131,7 @@ class Job(Protected, Base):
     idempotency_key: Mapped[str | None]
     meta: Mapped[Any | None] = mapped_column(JSONB(none_as_null=True))
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
-    updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    updated_at: Mapped[datetime] = mapped_column(server_default=func.now(), onupdate=func.now())
 
     created: bool | None = None
     """After the flush: False where a job with this topic and key existed already. ``None`` before."""
@@ -254,8 +258,8 @@ def checked_delay(delay: timedelta | str) -> timedelta:
         duration = parse_duration(delay)
     except ValueError as error:
         raise InvalidJob(f"delay is refused: {error}") from error
-    if duration > MAX_DURATION:
-        raise InvalidJob(f"delay {shown(delay)} is refused: at most {MAX_DURATION.days} days are taken")
+    if duration > MAX_DELAY:
+        raise InvalidJob(f"delay {shown(delay)} is refused: at most {MAX_DELAY.days} days are taken")
     return duration
 
 

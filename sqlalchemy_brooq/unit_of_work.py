@@ -138,6 +138,8 @@ def _settle_existing(session: Session, jobs: Iterable[tuple[Job, Answer]]) -> No
             )
         else:
             adoption.give_way(session, job, holder)
+            if is_flushing(session):
+                book_of(session).gave_way.append((job, holder))
     if refusal is not None:
         raise refusal
 
@@ -200,6 +202,18 @@ def _before_flush(session: Session, _context: object, _instances: object) -> Non
         book.flushed = False
         _write(session, book.waiting(session))
         book.added.clear()
+        book.gave_way.clear()
+
+
+@event.listens_for(Session, "after_transaction_create")
+def _after_transaction_create(session: Session, _transaction: SessionTransaction) -> None:
+    # A flush begins to execute. `order.job = Job(...)` in a listener of the consumer's adds the job before the order
+    # points at it, so that only now it can be pointed at another one.
+    book = existing_book(session)
+    if book is not None and is_flushing(session):
+        for job, holder in book.gave_way:
+            adoption.redirect(session, job, holder)
+        book.gave_way.clear()
 
 
 @event.listens_for(Session, "after_flush")

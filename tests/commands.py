@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -22,6 +23,7 @@ from tests.servers import ROOT
 from tests.waiting import eventually
 
 COMMAND: Final = (sys.executable, "-m", "sqlalchemy_brooq")
+ANY_PORT: Final = {"QUEUE_LISTEN_ADDRESS": "127.0.0.1:0"}
 
 
 def command_after(statements: str) -> tuple[str, ...]:
@@ -57,15 +59,19 @@ class Answer:
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
     """
     Return this process's environment without what the command or libpq would read, and with *variables*.
+
+    Unless these say otherwise, workers take any free port.
     """
     ours = ("QUEUE_", "DATABASE_URL", "PG")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    return {**inherited, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "100", **variables}
+    return {**inherited, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", **ANY_PORT, **variables}
 
 
-def brooq_worker(*arguments: str, cwd: Path, command: tuple[str, ...] = COMMAND, **variables: str) -> Answer:
+def brooq_worker(
+    *arguments: str, cwd: Path, command: tuple[str, ...] = COMMAND, traceback: bool = False, **variables: str
+) -> Answer:
     """
-    Run the command to its end.
+    Run the command to its end; fail where it shows a *traceback* that wasn't asked for.
     """
     done = subprocess.run(
         [*command, *arguments],
@@ -76,7 +82,7 @@ def brooq_worker(*arguments: str, cwd: Path, command: tuple[str, ...] = COMMAND,
         timeout=60,
         check=False,
     )
-    assert "Traceback" not in done.stdout + done.stderr, done
+    assert ("Traceback" in done.stdout + done.stderr) is traceback, done
     return Answer(done.returncode, done.stdout, done.stderr)
 
 
@@ -85,11 +91,18 @@ class RunningWorker:
     ``brooq-worker run`` in the background; it is killed at the end of the block if it still runs.
     """
 
-    def __init__(self, *arguments: str, cwd: Path, stdout: int | None = None, **variables: str) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        cwd: Path,
+        stdout: int | None = None,
+        command: tuple[str, ...] = (*COMMAND, "run"),
+        **variables: str,
+    ) -> None:
         self._out, self._err = cwd / "stdout.txt", cwd / "stderr.txt"
         with self._out.open("w") as out, self._err.open("w") as err:
             self.process: subprocess.Popen[Any] = subprocess.Popen(
-                [*COMMAND, "run", *arguments],
+                [*command, *arguments],
                 cwd=cwd,
                 env=environment(variables),
                 stdout=out if stdout is None else stdout,
@@ -136,6 +149,16 @@ class RunningWorker:
         code = self.process.wait(timeout)
         assert "Traceback" not in self.err + self.out, self.err
         return code
+
+
+def free_port() -> int:
+    """
+    Return a port that nobody listens on.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def get(url: str) -> tuple[int, str]:

@@ -60,9 +60,12 @@ def test_building_a_queue_touches_no_database_and_starts_nothing(monkeypatch: py
     queue.close()
 
 
-def test_close_leaves_no_thread_and_no_connection(engine: Engine, make_queue: MakeQueue) -> None:
+def test_close_leaves_no_thread_and_no_connection(
+    engine: Engine, database_url: URL, make_queue: MakeQueue
+) -> None:
     add(engine, *(brooq.Job("plain") for _ in range(20)), *(brooq.Job("async") for _ in range(20)))
-    queue = make_queue(engine)
+    worker_engine = create_engine(database_url)
+    queue = make_queue(worker_engine)
 
     @queue.handler("plain")
     def plain(claim: brooq.Claim) -> None:
@@ -78,6 +81,7 @@ def test_close_leaves_no_thread_and_no_connection(engine: Engine, make_queue: Ma
 
     assert our_threads() == set()
     assert queue.health() is None
+    worker_engine.dispose()
     with engine.connect() as connection:
         mine = text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
         eventually(lambda: connection.scalar(mine) == 1)

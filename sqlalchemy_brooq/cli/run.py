@@ -126,9 +126,14 @@ def _announce(queue: Queue, address: str | None) -> None:
 
 
 def _left_behind(report: StopReport) -> Iterator[str]:
+    again = "what they were about runs again when its lease runs out"
     if report.hung:
-        yield f"all {report.hung} slots were taken by handlers that hang: start another worker in this one's place"
+        yield f"all slots ({report.hung}) were taken by handlers that hang: start another worker in this one's place"
     if report.abandoned:
-        yield f"{report.abandoned} handlers ignored the end of the worker: their jobs run again when the leases run out"
+        yield f"{_counted(report.abandoned, 'handler')} ignored the end of the worker: {again}"
     if report.unwritten:
-        yield f"{report.unwritten} outcomes could not be written: these jobs run again when their leases run out"
+        yield f"{_counted(report.unwritten, 'outcome')} could not be written: {again}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -9,7 +9,10 @@ import contextvars
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+
+CLEAN_UP: Final = 1.0
+"""Seconds that canceled tasks have to clean up."""
 
 T = TypeVar("T")
 
@@ -66,23 +69,25 @@ class HandlerLoop:
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
-    try:
+    loop.run_forever()
+    while not _cancel_leftovers(loop):
+        # Destroyed while it is pending, a task that swallows everything could keep the interpreter from ending:
+        # let it go on, on this daemon thread.
         loop.run_forever()
-    finally:
-        _cancel_leftovers(loop)
-        loop.close()
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
 
 
-def _cancel_leftovers(loop: asyncio.AbstractEventLoop) -> None:
+def _cancel_leftovers(loop: asyncio.AbstractEventLoop) -> bool:
     """
-    Give tasks that are left a last chance to clean up, as `asyncio.run` does.
+    Give tasks that are left a last chance to clean up, as `asyncio.run` does; False if some ignore it.
     """
     leftovers = asyncio.all_tasks(loop)
     for task in leftovers:
         task.cancel()
     if leftovers:
-        loop.run_until_complete(asyncio.wait(leftovers, timeout=1.0))
-    loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(asyncio.wait(leftovers, timeout=CLEAN_UP))
+    return all(task.done() for task in leftovers)
 
 
 async def in_thread(work: Callable[[], T]) -> T:

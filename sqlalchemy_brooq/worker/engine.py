@@ -244,7 +244,7 @@ class Worker:
         self._executor.drain(grace, OBEY)
         abandoned = self._abandon()
         unwritten = self._flush()
-        self._end()
+        self._end(OBEY if not abandoned else 0.1)
         report = StopReport(abandoned, unwritten)
         log.info("worker %s has stopped%s", self.name, "" if report.clean else f": {report}")
         return report
@@ -289,7 +289,7 @@ class Worker:
             time.sleep(0.005)
         return len(self._in_flight)
 
-    def _end(self) -> None:
+    def _end(self, patience: float) -> None:
         for loop in reversed(self._loops.values()):
             loop.stop()
         if self._listener is not None:
@@ -299,7 +299,7 @@ class Worker:
         if not all(ended):
             for connection in self._connections:
                 connection.expire(float("inf"))
-        self._executor.close(OBEY)
+        self._executor.close(patience)
         for connection in self._connections:
             connection.close()
         if self._listener is not None:
