@@ -7,6 +7,7 @@ of ``unit_of_work`` open it and close it.
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
@@ -22,6 +23,19 @@ _KEY: Final = "sqlalchemy_brooq"
 """Where a session's `info` has its book."""
 
 
+class Stage(Enum):
+    """
+    How far the flush that is running has come.
+    """
+
+    BEGUN = "begun"
+    """The waiting jobs are still to be written."""
+    WRITTEN = "written"
+    """What is added now was missed."""
+    FLUSHED = "flushed"
+    """What is added now waits for the next flush."""
+
+
 class Book:
     """
     A session's jobs that are not written, not announced, or not committed.
@@ -33,8 +47,10 @@ class Book:
 
     def __init__(self, *, announcing: bool) -> None:
         self.announcing = announcing
-        self.flushed = False
-        """Whether the latest flush is past its inserts."""
+        self.stage = Stage.WRITTEN
+        """For a book that is made in a flush: our listener is not among those that were called."""
+        self.watching = False
+        """Whether the session's flushes are listened to."""
         self.added: list[Job] = []
         """To be written ahead of the next flush."""
         self.left: list[Job] = []

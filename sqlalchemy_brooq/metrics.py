@@ -10,9 +10,10 @@ from __future__ import annotations
 import operator
 import threading
 import time
+import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Summary
@@ -158,8 +159,7 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = REGISTRY if registry is None else registry
-        families = _families_in(self.registry)
-        self._enqueued = _Children(families.enqueued.labels)
+        self._families = families = _families_in(self.registry)
         self._claimed = _Children(families.claimed.labels)
         self._settled = _Children(families.settled.labels)
         self._attempts = _Children(families.attempts.labels)
@@ -173,11 +173,20 @@ class Metrics:
         """What the queue's sampler finds."""
         families.board.add(self.watch)
 
-    def enqueued(self, topic: str, created: bool, count: int) -> None:
+    def count_enqueued(self, subscribe: Callable[[Callable[[Any], object]], object]) -> None:
         """
-        Count jobs of a committed transaction; *created* is False where their keys existed already.
+        Count what the transactions of this process enqueue, once for all queues that share the registry.
+
+        Args:
+            subscribe: Takes a callback, and calls it with what each committed transaction enqueued.
         """
-        self._enqueued[topic, "true" if created else "false"].inc(count)
+        with _registering:
+            if self._families.counting:
+                return
+            self._families.counting = True
+        # Weakly: the subscription must not keep a registry alive that nobody else has.
+        families = weakref.ref(self._families)
+        subscribe(lambda note: _count(families(), note.counts))
 
     def claimed(self, topic: str, count: int) -> None:
         """
@@ -275,7 +284,15 @@ class _Families:
         self.deleted = counter("retention_deleted", "Terminal jobs deleted by retention.", "topic")
         self.requests = counter("http_requests", "Requests answered by the service surface.", "path", "code")
         self.board = Board()
+        self.counting = False
+        """Whether enqueued jobs are counted."""
         registry.register(self.board)
+
+
+def _count(families: _Families | None, counts: Mapping[tuple[str, bool], int]) -> None:
+    if families is not None:
+        for (topic, created), count in counts.items():
+            families.enqueued.labels(topic, "true" if created else "false").inc(count)
 
 
 class _Children(dict[Series, Child], Generic[Child]):

@@ -26,10 +26,11 @@ from sqlalchemy_brooq.config import Config, ConfigKeywords, HandlerKeywords, Han
 from sqlalchemy_brooq.errors import ConfigError, LifecycleError, RegistrationError
 from sqlalchemy_brooq.metrics import Metrics
 from sqlalchemy_brooq.model import Job, checked_topic
+from sqlalchemy_brooq.schema import check_schema
 from sqlalchemy_brooq.vocabulary import Enqueued
 from sqlalchemy_brooq.worker.aioloop import in_thread
 from sqlalchemy_brooq.worker.attempt import Handler
-from sqlalchemy_brooq.worker.connection import READ_COMMITTED
+from sqlalchemy_brooq.worker.connection import READ_COMMITTED, short_transaction
 from sqlalchemy_brooq.worker.engine import Health, Sources, StopReport, Worker
 from sqlalchemy_brooq.worker.executor import Around
 from sqlalchemy_brooq.worker.origin import derived_engine, needs_derived
@@ -70,6 +71,7 @@ class Queue:
         _check_engine(engine)
         self.config = config if config is not None else Config()
         self.metrics = Metrics(registry)
+        self.metrics.count_enqueued(producer.subscribe)
         self._engine = engine
         self._session_factory = session_factory
         self._around = around
@@ -316,6 +318,9 @@ class Queue:
         Args:
             ready: Called once the worker has started.
         """
+        # Before the signals are taken: while a silent server is waited for, they still end the process.
+        with short_transaction(self._plain_source()) as connection:
+            check_schema(connection)
         hung = 0
         with StopSignals() as signals:
             self.start()

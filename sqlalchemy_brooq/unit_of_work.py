@@ -17,10 +17,10 @@ from uuid import UUID
 
 from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session, SessionTransaction
-from sqlalchemy.orm.attributes import instance_state
+from sqlalchemy.orm.attributes import flag_dirty, instance_state
 
 from sqlalchemy_brooq import adoption, commits, intake
-from sqlalchemy_brooq.book import book_of, connection_of, existing_book, is_flushing, is_pending
+from sqlalchemy_brooq.book import Stage, book_of, connection_of, existing_book, is_flushing, is_pending
 from sqlalchemy_brooq.commits import Tally
 from sqlalchemy_brooq.errors import InvalidJob
 from sqlalchemy_brooq.intake import Answer, Draft
@@ -185,10 +185,14 @@ def _on_added(session: Session, instance: object) -> None:
     if not isinstance(instance, Job):
         return
     book = book_of(session)
-    if not is_flushing(session) or book.flushed:
+    if not book.watching:
+        # On the session itself, since those are called after those on the class: the consumer's own listeners
+        # find new jobs in `session.new`, may change them, and may add some.
+        event.listen(session, "before_flush", _write_waiting)
+        book.watching = True
+    if not is_flushing(session) or book.stage is not Stage.WRITTEN:
         book.added.append(instance)
     elif _can_be_left(instance):
-        # A listener of the consumer's added it, in a flush that is past our own.
         _drafts(session, [instance])
         book.save(session, instance)
         book.left.append(instance)
@@ -197,12 +201,21 @@ def _on_added(session: Session, instance: object) -> None:
 
 
 @event.listens_for(Session, "before_flush")
-def _before_flush(session: Session, _context: object, _instances: object) -> None:
+def _on_flush(session: Session, _context: object, _instances: object) -> None:
     if (book := existing_book(session)) is not None:
-        book.flushed = False
-        _write(session, book.waiting(session))
-        book.added.clear()
+        book.stage = Stage.BEGUN if book.watching else Stage.WRITTEN
         book.gave_way.clear()
+
+
+def _write_waiting(session: Session, _context: object, _instances: object) -> None:
+    book = book_of(session)
+    waiting = book.waiting(session)
+    book.stage = Stage.WRITTEN
+    if waiting:
+        _write(session, waiting)
+        if (job := adoption.held(session, waiting[-1].id)) is not None:
+            flag_dirty(job)  # a flush that finds nothing left to do would not tell the consumer's listeners of it
+    book.added.clear()
 
 
 @event.listens_for(Session, "after_transaction_create")
@@ -220,7 +233,7 @@ def _after_transaction_create(session: Session, _transaction: SessionTransaction
 def _after_flush(session: Session, _context: object) -> None:
     if (book := existing_book(session)) is None:
         return
-    book.flushed = True
+    book.stage = Stage.FLUSHED
     tally = Tally()
     for job in book.left:
         if job.created is None:

@@ -225,4 +225,4 @@ def test_a_role_that_may_not_make_tables_is_told_so(tmp_path: Path, empty_databa
         execute(empty_database_url, f"DROP ROLE {role}")
 
     assert answer.code == 1
-    assert answer.error == "the database answered: permission denied for schema public"
+    assert answer.error == "database error: permission denied for schema public"

@@ -8,6 +8,8 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
@@ -84,9 +86,28 @@ def ages(table: str = "db", **topics: float) -> Sample:
     return Sample(table, {(topic,): age for topic, age in topics.items()})
 
 
+class Commits:
+    """
+    What metrics subscribe to.
+    """
+
+    def __init__(self) -> None:
+        self.callbacks: list[Callable[[Any], object]] = []
+
+    def subscribe(self, callback: Callable[[Any], object]) -> None:
+        self.callbacks.append(callback)
+
+    def commit(self, **counts: int) -> None:
+        note = SimpleNamespace(counts={("t", name == "created"): count for name, count in counts.items()})
+        for callback in self.callbacks:
+            callback(note)
+
+
 def test_every_metric_has_the_name_the_type_and_the_labels_of_the_contract(registry: CollectorRegistry) -> None:
+    commits = Commits()
     metrics = Metrics(registry)
-    metrics.enqueued("t", True, 2)
+    metrics.count_enqueued(commits.subscribe)
+    commits.commit(created=2)
     metrics.claimed("t", 2)
     metrics.settled("t", Label.DONE)
     metrics.attempted("t", 0.5)
@@ -108,10 +129,21 @@ def test_every_metric_has_the_name_the_type_and_the_labels_of_the_contract(regis
     assert all(family.documentation.endswith(".") for family in registry.collect())
 
 
+def test_two_queues_of_one_registry_count_a_commit_once(registry: CollectorRegistry) -> None:
+    commits = Commits()
+    for _ in range(2):
+        Metrics(registry).count_enqueued(commits.subscribe)
+
+    commits.commit(created=3)
+
+    assert values(registry, "brooq_enqueued_total") == {("t", "true"): 3}
+
+
 def test_counters_count_what_they_are_told(registry: CollectorRegistry) -> None:
     metrics = Metrics(registry)
-    metrics.enqueued("t", True, 2)
-    metrics.enqueued("t", False, 1)
+    commits = Commits()
+    metrics.count_enqueued(commits.subscribe)
+    commits.commit(created=2, existing=1)
     metrics.claimed("t", 2)
     metrics.claimed("u", 3)
     metrics.settled("t", Label.PRESERVED)

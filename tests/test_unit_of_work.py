@@ -365,6 +365,35 @@ def test_relationships_of_the_jobs_own_are_written_too(shop: Engine, session: Se
 # -- listeners of the consumer's
 
 
+def test_listeners_of_the_consumers_find_new_jobs_and_may_change_them(shop: Engine) -> None:
+    class TenantSession(Session):
+        pass
+
+    flushed: list[int] = []
+
+    @event.listens_for(TenantSession, "before_flush")
+    def stamp(session: Session, *_: Any) -> None:
+        for job in [one for one in session.new if isinstance(one, Job)]:
+            job.payload["tenant"] = 7
+            if job.topic == "t":
+                session.add(Job("audit", {}, idempotency_key=str(job.id)))
+
+    event.listen(TenantSession, "after_flush", lambda *_: flushed.append(1))
+    there = committed(shop)
+
+    with TenantSession(shop) as session, session.begin():
+        session.add_all([Job("t", {}) for _ in range(10)])
+        with recorded(shop) as statements:
+            session.flush()
+        session.add(keyed(payload={}))  # a flush of nothing but what is there already is one all the same
+
+    assert len(statements) == 1
+    assert len(flushed) == 2
+    written = [one for one in jobs(shop) if one.id != there]
+    assert [one.topic for one in written] == ["t"] * 10 + ["audit"] * 11
+    assert all(one.payload == {"tenant": 7} for one in written if one.topic == "t")
+
+
 def listen(session: Session, name: str, make: Callable[[], None]) -> None:
     event.listen(session, name, lambda *_: make(), once=True)
 

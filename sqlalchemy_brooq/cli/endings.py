@@ -22,6 +22,8 @@ REFUSED: Final = 2
 
 #: A password before the host of an address, also of a misspelt one without "//" or with "@" in the password.
 _USERINFO: Final = re.compile(r":(//[^\s:@]*:)?\S*@")
+_SHORTEST: Final = 6
+"""Characters of a secret; replacing fewer would garble the text and protect nothing."""
 _PARAMETER: Final = re.compile(r"\b((?:ssl)?password|passwd)=('[^']*'|[^\s&]+)", re.IGNORECASE)
 
 
@@ -67,7 +69,7 @@ def explained() -> Iterator[None]:
     except BrooqError as error:
         raise Failed(str(error)) from None
     except SQLAlchemyError as error:
-        raise Failed(f"the database answered: {said_by_database(error)}") from None
+        raise Failed(f"database error: {said_by_database(error)}") from None
     except ImportError as error:
         # psycopg's own text tells that its libpq is missing, but not what to do about it in one line.
         raise Failed(f"the driver can't be imported ({first_line(error)}): install 'psycopg[binary]'") from None
@@ -96,7 +98,7 @@ def masked(text: str) -> str:
     """
     for name in ("DATABASE_URL", "QUEUE_API_TOKEN"):
         secret = os.environ.get(name, "").strip()
-        if secret:
+        if len(secret) >= _SHORTEST:
             text = text.replace(secret, f"<{name}>")
     return _PARAMETER.sub(r"\1=***", _USERINFO.sub(r":\1***@", text))
 

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import click
-from alembic.util import CommandError
 
-from sqlalchemy_brooq import migrations
 from sqlalchemy_brooq.cli.endings import Failed, explained, first_line
 from sqlalchemy_brooq.cli.settings import database_url, load_dotenv
 
@@ -45,12 +43,25 @@ def migrate_command(revision: str, sql: bool, database_url: str | None) -> None:
     if sql and database_url is not None:
         raise click.UsageError("--sql prints what an empty database needs and reaches none: leave out --database-url")
     with explained():
-        click.echo(migrations.migration_sql(revision).rstrip() if sql else _migrated(revision, database_url))
+        click.echo(_sql(revision) if sql else _migrated(revision, database_url))
+
+
+# Alembic is imported by who migrates: a worker's process, which has this module too, does without it.
+
+
+def _sql(revision: str) -> str:
+    from sqlalchemy_brooq.migrations import migration_sql
+
+    return migration_sql(revision).rstrip()
 
 
 def _migrated(revision: str, option: str | None) -> str:
+    from alembic.util import CommandError
+
+    from sqlalchemy_brooq.migrations import migrate
+
     load_dotenv(Path.cwd())
     try:
-        return migrations.migrate(database_url(option), to=revision, lock_timeout=LOCK_TIMEOUT).message
+        return migrate(database_url(option), to=revision, lock_timeout=LOCK_TIMEOUT).message
     except CommandError as error:
         raise Failed(f"the migration failed: {first_line(error)}") from None

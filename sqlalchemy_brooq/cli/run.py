@@ -118,7 +118,8 @@ def _announce(queue: Queue, address: str | None) -> None:
     if health is None:
         return
     where = f"health at {address}" if address else "no health address"
-    line = f"worker {health.worker} serves {', '.join(sorted(queue.topics))} in {health.slots} slots; {where}"
+    topics = ", ".join(sorted(queue.topics))
+    line = f"worker {health.worker} serves {topics} in {_counted(health.slots, 'slot')}; {where}"
     try:
         click.echo(line)
     except OSError:  # nobody reads it: no reason not to work, nor to complain again when the process ends

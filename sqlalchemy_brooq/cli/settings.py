@@ -15,10 +15,11 @@ from typing import Any, Final, TypeVar, cast
 import click
 from sqlalchemy import URL
 
-from sqlalchemy_brooq import migrations
+from sqlalchemy_brooq import environment
 from sqlalchemy_brooq.cli.endings import Refused
-from sqlalchemy_brooq.config import SETTINGS, Config, ConfigKeywords
+from sqlalchemy_brooq.config import Config, ConfigKeywords
 from sqlalchemy_brooq.errors import ConfigError
+from sqlalchemy_brooq.settings import SETTINGS
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -27,7 +28,6 @@ URL_FILE: Final = "DATABASE_URL_FILE"
 DRIVER: Final = "postgresql+psycopg"
 
 _URL_OPTION: Final = "--database-url"
-_TOKEN: Final = "api_token"  # noqa: S105 - a setting's name
 _LONGEST_FILE: Final = 1 << 16
 """Bytes of a file that holds one address, or some variables."""
 
@@ -64,6 +64,8 @@ def database_url(option: str | None) -> URL:
     Raises:
         Refused: There is none, two are given, or it doesn't lead to a PostgreSQL.
     """
+    from sqlalchemy_brooq import migrations  # here, since no worker needs it
+
     source, text = _database_address(option)
     try:
         url = migrations.database_url(text)
@@ -104,7 +106,7 @@ def settings_over(config: Config, options: Mapping[str, str | None], flags: Mapp
     """
     texts = {name: text for name, text in options.items() if text is not None and text.strip()}
     environ = {**os.environ, **{SETTINGS[name].variable: text for name, text in texts.items()}}
-    given = [name for name in SETTINGS if _is_given(name, environ)]
+    given, _ = environment.read(environ, overridden=())
     # A derived value is derived anew by `reconfigure`; any other is needed here, as the rules compare settings.
     kept = {
         name: value
@@ -173,13 +175,6 @@ def _text_of(path: Path, label: str) -> str:
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = error.strerror if isinstance(error, OSError) else error
         raise Refused(f"{label} can't be read: {reason}") from None
-
-
-def _is_given(name: str, environ: Mapping[str, str]) -> bool:
-    variables = [SETTINGS[name].variable]
-    if name == _TOKEN:
-        variables.append(f"{SETTINGS[name].variable}_FILE")
-    return any(environ.get(variable, "").strip() for variable in variables)
 
 
 def _relabelled(problem: str, labels: Mapping[str, str]) -> str:

@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 
 from sqlalchemy_brooq import schema
 from sqlalchemy_brooq.config import Config
+from sqlalchemy_brooq.metrics import Metrics
 from sqlalchemy_brooq.vocabulary import Event, Outcome
 from sqlalchemy_brooq.worker.aioloop import HandlerLoop
 from sqlalchemy_brooq.worker.attempt import Handler, InFlight
@@ -29,10 +30,11 @@ from sqlalchemy_brooq.worker.connection import PrivateConnection, short_transact
 from sqlalchemy_brooq.worker.effects import Effects
 from sqlalchemy_brooq.worker.executor import Around, Executor, result_text
 from sqlalchemy_brooq.worker.heartbeat import ROUNDS, Heartbeat
-from sqlalchemy_brooq.worker.journal import Journal, Meter
+from sqlalchemy_brooq.worker.journal import Journal
 from sqlalchemy_brooq.worker.loops import Loop, LoopHealth
 from sqlalchemy_brooq.worker.pump import Outbox, Pump, Slots
 from sqlalchemy_brooq.worker.reaper import Reaper
+from sqlalchemy_brooq.worker.sampler import Sampler, SamplerStore
 from sqlalchemy_brooq.worker.store import HeartbeatStore, PumpStore, ReaperStore
 from sqlalchemy_brooq.worker.wakeup import WAIT, Listener
 from sqlalchemy_brooq.worker.watchdog import IDLE, Watchdog
@@ -45,6 +47,8 @@ FLUSH: Final = 5.0
 """Seconds that the last outcomes have to reach the database."""
 JOIN: Final = 3.0
 """Seconds that a loop has to end its round."""
+SAMPLING: Final = 60.0
+"""Seconds that a round of the sampler may be late: it waits for the consumer's pool, and no job waits for it."""
 STATEMENT: Final = (2.0, 30.0)
 """The least and the most seconds that a statement of the pump may take before the server counts as frozen."""
 
@@ -104,7 +108,7 @@ class Worker:
         sources: Where connections and sessions come from.
         config: The queue's settings.
         handlers: What to serve.
-        meter: The metrics.
+        metrics: What is counted, and what the sampler shows.
         loop: The consumer's running event loop for ``async def`` handlers; ``None`` makes one.
         around: The consumer's context manager around each handler.
     """
@@ -114,7 +118,7 @@ class Worker:
         sources: Sources,
         config: Config,
         handlers: Mapping[str, Handler],
-        meter: Meter,
+        metrics: Metrics,
         loop: asyncio.AbstractEventLoop | None = None,
         around: Around | None = None,
     ) -> None:
@@ -123,7 +127,8 @@ class Worker:
         self._config = config
         self._handlers = dict(handlers)
         self._in_flight = InFlight()
-        self._journal = Journal(meter)
+        self._journal = Journal(metrics)
+        self._sampler = Sampler(SamplerStore(sources.engine), metrics.watch)
         self._outbox = Outbox()
         effects = Effects(
             sources.sessions,
@@ -198,7 +203,9 @@ class Worker:
                 "pump", self._pump.round, period=config.poll_interval.total_seconds() * 1.5, recover=self._pump.recover
             ),
         ]
+        loops.append(Loop("sampler", self._sampler.round, period=SAMPLING))
         by_name = {loop.name: loop for loop in loops}
+        self._sampler.wake = by_name["sampler"].wake
         if config.wakeup == "listen" and self._handlers:
             self._listener = Listener(
                 self._sources.engine, self._handlers, self.name, self.hint, by_name["heartbeat"].wake
@@ -302,6 +309,7 @@ class Worker:
         self._executor.close(patience)
         for connection in self._connections:
             connection.close()
+        self._sampler.close()
         if self._listener is not None:
             self._listener.close()
 

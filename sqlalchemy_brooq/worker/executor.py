@@ -159,6 +159,7 @@ class Executor:
     def _begin(self, attempts: Sequence[Attempt]) -> None:
         tasks = []
         for attempt in attempts:
+            self._journal.began(attempt.claim)
             if attempt.handler.is_async:
                 tasks.append((self._context.copy(), partial(self._run_async, attempt)))
             else:

@@ -38,6 +38,7 @@ class Meter(Protocol):
     def attempted(self, topic: str, seconds: float) -> None: ...  # noqa: D102
     def requeued(self, topic: str, reason: str, count: int) -> None: ...  # noqa: D102
     def hung(self, topic: str) -> None: ...  # noqa: D102
+    def busy(self, topic: str, change: int) -> None: ...  # noqa: D102
 
 
 class Journal:
@@ -119,10 +120,17 @@ class Journal:
             extra=fields(claim),
         )
 
+    def began(self, claim: Claim) -> None:
+        """
+        Note that a handler begins.
+        """
+        self._meter.busy(claim.topic, 1)
+
     def attempted(self, claim: Claim, seconds: float) -> None:
         """
         Note that a handler ended.
         """
+        self._meter.busy(claim.topic, -1)
         self._meter.attempted(claim.topic, seconds)
 
 

@@ -1,0 +1,142 @@
+"""
+Keeps a schema on somebody's server for one run: ``python -m sqlalchemy_brooq.demo.schema_keeper``.
+
+It makes the schema, waits for the end of its standard input, and drops the schema with all that is in it. That end
+comes when the process that started it closes the pipe, and also when that process dies, however it dies: so the
+schema goes with it, even after ``kill -9``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from sqlalchemy import URL, Connection, NullPool, create_engine, make_url, text
+from sqlalchemy.exc import SQLAlchemyError
+
+OLDEST: Final = 140_000
+"""The oldest server that will do, as ``server_version_num`` tells it."""
+PATIENCE: Final = 20.0
+"""Seconds for which the schema is tried to be dropped."""
+
+_STDIN: Final = 0
+_NO_RIGHT: Final = "42501"
+
+
+class Refused(Exception):  # noqa: N818 - said to the user as it is
+    """
+    This server can't be used; the text says why.
+    """
+
+
+def main() -> None:
+    """
+    Keep the schema that the orders name.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the schema is dropped when the pipe ends, not before
+    line, rest = _first_line()
+    orders = json.loads(line)
+    url, name = make_url(orders["url"]), orders["schema"]
+    try:
+        answer = {"version": create_schema(url, name)}
+    except (Refused, SQLAlchemyError, ImportError) as error:
+        _say({"problem": described(error, url)})
+        return
+    _say(answer)
+    while rest := os.read(_STDIN, 1 << 10):
+        pass
+    try:
+        drop_schema(url, name)
+    except SQLAlchemyError as error:
+        _say({"problem": described(error, url)})
+    else:
+        _say({})
+
+
+def create_schema(url: URL, name: str) -> str:
+    """
+    Make the schema *name*, which can't exist yet, and return the server's version.
+
+    Raises:
+        Refused: The server is too old, or the role may not make a schema.
+        sqlalchemy.exc.SQLAlchemyError: The server can't be reached, or refuses for another reason.
+    """
+    with create_engine(url, poolclass=NullPool).begin() as connection:
+        version, number, role, database = connection.execute(
+            text(
+                "SELECT current_setting('server_version'), current_setting('server_version_num')::int,"
+                " current_user, current_database()"
+            )
+        ).one()
+        if number < OLDEST:
+            raise Refused(f"the server is PostgreSQL {version}, and {OLDEST // 10_000} is the oldest that will do")
+        _create(connection, name, role, database)
+        return str(version)
+
+
+def drop_schema(url: URL, name: str) -> None:
+    """
+    Drop the schema *name* with all that is in it; try again while somebody holds a lock, or the server is away.
+    """
+    engine = create_engine(url, poolclass=NullPool)
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            with engine.begin() as connection:
+                connection.execute(text("SET LOCAL lock_timeout = '2s'"))
+                connection.execute(text(f"DROP SCHEMA IF EXISTS {name} CASCADE"))
+        except SQLAlchemyError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+        else:
+            return
+
+
+def described(error: BaseException, url: URL) -> str:
+    """
+    Return what went wrong in one line, without the statement and without the password.
+    """
+    original = getattr(error, "orig", None) or error
+    primary = getattr(getattr(original, "diag", None), "message_primary", None)
+    line = " ".join(str(primary or original).split())
+    return line.replace(str(url.password), "***") if url.password else line
+
+
+def _create(connection: Connection, name: str, role: str, database: str) -> None:
+    try:
+        connection.execute(text(f"CREATE SCHEMA {name}"))
+    except SQLAlchemyError as error:
+        if getattr(getattr(error, "orig", None), "sqlstate", None) != _NO_RIGHT:
+            raise
+        raise Refused(
+            f"the role {role!r} may not make a schema in the database {database!r}: "
+            f"GRANT CREATE ON DATABASE {database} TO {role}, or give another --database-url"
+        ) from None
+
+
+def _first_line() -> tuple[bytes, bytes]:
+    line = bytearray()
+    while b"\n" not in line:
+        if not (some := os.read(_STDIN, 1 << 16)):
+            sys.exit(1)
+        line += some
+    first, _, rest = bytes(line).partition(b"\n")
+    return first, rest
+
+
+def _say(answer: Mapping[str, str]) -> None:
+    try:
+        print(json.dumps(answer), flush=True)
+    except OSError:  # nobody listens any more
+        sys.stdout = None  # type: ignore[assignment]  # ... nor when the interpreter flushes it
+
+
+if __name__ == "__main__":
+    main()
