@@ -152,25 +152,29 @@ class _Ledger:
 
     def __init__(self) -> None:
         self.tallies: list[Tally] = []
-        self._savepoints: dict[str, int] = {}
+        self._savepoints: list[int] = []
 
     def watch(self, connection: Connection) -> None:
         """
         Follow *connection* through its transactions.
         """
         event.listen(connection, "savepoint", self._on_savepoint)
+        event.listen(connection, "release_savepoint", self._on_release_savepoint)
         event.listen(connection, "rollback_savepoint", self._on_rollback_savepoint)
         for name in ("rollback", "rollback_twophase"):
             event.listen(connection, name, self._on_rollback)
         for name in ("commit", "commit_twophase"):
             event.listen(connection, name, self._on_commit)
 
-    def _on_savepoint(self, _connection: Connection, name: str | None) -> None:
-        self._savepoints[name or ""] = len(self.tallies)
+    def _on_savepoint(self, *_: Any) -> None:
+        self._savepoints.append(len(self.tallies))
 
-    def _on_rollback_savepoint(self, _connection: Connection, name: str, _context: None) -> None:
-        # A savepoint that we don't know is older than anything we were told.
-        del self.tallies[self._savepoints.get(name, 0) :]
+    def _on_release_savepoint(self, *_: Any) -> int:
+        # One that we don't know is older than anything we were told.
+        return self._savepoints.pop() if self._savepoints else 0
+
+    def _on_rollback_savepoint(self, *_: Any) -> None:
+        del self.tallies[self._on_release_savepoint() :]
 
     def _on_rollback(self, *_: Any) -> None:
         self.tallies.clear()

@@ -112,7 +112,7 @@ class Job(Protected, Base):
         {"comment": VERSION_MARK + REVISION},
     )
 
-    # By the ids that it made itself a flush tells the rows of one INSERT apart. It would send one for each job otherwise.
+    # A flush tells the rows of one INSERT apart by ids of the client's; otherwise it would send one for each job.
     id: Mapped[UUID] = mapped_column(
         Uuid, primary_key=True, default=new_id, insert_sentinel=True, server_default=text(ID_DEFAULT)
     )

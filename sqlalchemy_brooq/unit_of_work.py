@@ -185,7 +185,7 @@ def _on_added(session: Session, instance: object) -> None:
     if not isinstance(instance, Job):
         return
     book = book_of(session)
-    if not book.watching:
+    if not book.watching and not is_flushing(session):
         # On the session itself, since those are called after those on the class: the consumer's own listeners
         # find new jobs in `session.new`, may change them, and may add some.
         event.listen(session, "before_flush", _write_waiting)
@@ -203,8 +203,10 @@ def _on_added(session: Session, instance: object) -> None:
 @event.listens_for(Session, "before_flush")
 def _on_flush(session: Session, _context: object, _instances: object) -> None:
     if (book := existing_book(session)) is not None:
-        book.stage = Stage.BEGUN if book.watching else Stage.WRITTEN
+        book.stage = Stage.BEGUN
         book.gave_way.clear()
+        if not book.watching:
+            _write_waiting(session, _context, _instances)
 
 
 def _write_waiting(session: Session, _context: object, _instances: object) -> None:

@@ -30,7 +30,7 @@ def command_after(statements: str) -> tuple[str, ...]:
     """
     Return the command in a process that has executed *statements* first.
     """
-    return sys.executable, "-c", f"{statements}; from sqlalchemy_brooq.cli import main; main()"
+    return sys.executable, "-c", f"{statements}\nfrom sqlalchemy_brooq.cli import main; main()"
 
 
 @dataclass(frozen=True)

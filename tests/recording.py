@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, event, text
+from sqlalchemy import Engine, Row, event, text
 
 from sqlalchemy_brooq.commits import EnqueuedNote, subscribe
 
@@ -49,10 +49,3 @@ def jobs(engine: Engine) -> list[Row[Any]]:
     """
     with engine.connect() as connection:
         return list(connection.execute(text("SELECT * FROM job ORDER BY id")))
-
-
-def probe(connection: Connection) -> None:
-    """
-    Make the consumer's own table.
-    """
-    connection.execute(text("CREATE TABLE probe (n int PRIMARY KEY)"))

@@ -175,9 +175,7 @@ class Side:
         """
         eventually(self.settled)
         counts = {
-            label.value: self.registry.get_sample_value(
-                "brooq_settle_total", {"topic": topic, "outcome": label.value}
-            )
+            label.value: self.registry.get_sample_value("brooq_settle_total", {"topic": topic, "outcome": label.value})
             for label in Label
         }
         return {label: int(count) for label, count in counts.items() if count}

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import URL, Engine, text
 
 from sqlalchemy_brooq.model import REVISION, VERSION_MARK
-from tests.commands import COMMAND, Answer, RunningWorker, brooq_worker, command_after, get, shown
+from tests.commands import COMMAND, RunningWorker, brooq_worker, command_after, get, shown
 from tests.waiting import eventually, row
 
 SECRET = "S3cr%40t!%25"  # noqa: S105 - a secret to look for
@@ -85,12 +85,11 @@ def processing(engine: Engine, job_id: UUID) -> None:
     eventually(lambda: row(engine, job_id)["state"] == "processing", message="the job was not claimed")
 
 
-def refused(program: str, target: str, cwd: Path, *options: str, **variables: str) -> Answer:
+def write(folder: Path, program: str) -> None:
     """
-    Run a worker around *program* that can't start, and return what it said.
+    Put *program* where the fixture `shop` puts its own.
     """
-    (cwd / "shop.py").write_text(program)
-    return brooq_worker("run", target, *options, cwd=cwd, **variables)
+    (folder / "shop.py").write_text(program)
 
 
 # -- a worker at work
@@ -227,6 +226,7 @@ def test_a_worker_whose_stdout_nobody_reads_works_and_ends_well(shop: Path, engi
         done(engine, insert(engine, "email.send"))
 
         assert worker.end() == 0
+        assert "Broken" not in worker.err
 
 
 def test_a_worker_with_stdout_closed_works_and_ends_well(shop: Path, engine: Engine) -> None:
@@ -235,6 +235,26 @@ def test_a_worker_with_stdout_closed_works_and_ends_well(shop: Path, engine: Eng
         done(engine, insert(engine, "email.send"))
 
         assert worker.end() == 0
+
+
+def test_a_queue_with_an_async_engine_is_run_as_well(shop: Path, engine: Engine) -> None:
+    program = SHOP.replace("sa.create_engine", "create_async_engine")
+    write(shop, f"from sqlalchemy.ext.asyncio import create_async_engine\n{program}")
+
+    with RunningWorker("shop:queue", cwd=shop, SHOP_URL=shown(engine.url)) as worker:
+        done(engine, insert(engine, "email.send"))
+        done(engine, insert(engine, "ledger.post"))
+
+        assert worker.end() == 0
+
+
+def test_a_worker_does_without_alembic(shop: Path, engine: Engine) -> None:
+    program = f"import sys\n{SHOP}"
+    write(shop, program.replace('{"sent": claim.payload}', '[name for name in sys.modules if "alembic" in name]'))
+
+    with RunningWorker("shop:queue", cwd=shop, SHOP_URL=shown(engine.url)) as worker:
+        assert done(engine, insert(engine, "email.send")) == []
+        worker.end()
 
 
 # -- how it ends
@@ -304,7 +324,9 @@ def make_error():
     raise ValueError("two\\nlines")
 def make_exit(): raise SystemExit(0)
 """
-    answer = refused(program, target, tmp_path, SHOP_URL=REFUSING)
+    write(tmp_path, program)
+
+    answer = brooq_worker("run", target, cwd=tmp_path, SHOP_URL=REFUSING)
 
     assert answer.code == 2
     assert answer.error.replace(f"{tmp_path}/", "").startswith(error)
@@ -322,7 +344,9 @@ def make_exit(): raise SystemExit(0)
     ],
 )
 def test_a_program_that_raises_is_told_in_one_line_with_its_place(tmp_path: Path, program: str, error: str) -> None:
-    answer = refused(program, "shop:queue", tmp_path, SHOP_URL=REFUSING)
+    write(tmp_path, program)
+
+    answer = brooq_worker("run", "shop:queue", cwd=tmp_path, SHOP_URL=REFUSING)
 
     assert answer.code == 2
     assert answer.error.replace(f"{tmp_path}/", "").startswith(f"shop:queue can't be loaded: {error}")
@@ -338,33 +362,28 @@ def test_the_traceback_of_a_program_is_shown_on_demand(tmp_path: Path) -> None:
     assert "S3cr" not in answer.err
 
 
-def test_refused_settings_are_told_all_at_once_one_a_line(tmp_path: Path) -> None:
-    answer = refused(
-        SHOP, "shop:queue", tmp_path, "--lease", "30", "--wakeup", "never", SHOP_URL=REFUSING, QUEUE_WORKERS="0"
-    )
+def test_refused_settings_are_told_all_at_once_one_a_line(shop: Path) -> None:
+    options = ("--lease", "30", "--wakeup", "never")
+
+    answer = brooq_worker("run", "shop:queue", *options, cwd=shop, SHOP_URL=REFUSING, QUEUE_WORKERS="0")
 
     assert answer.code == 2
     assert [line.split(":")[1].strip() for line in answer.err.splitlines()] == ["QUEUE_WORKERS", "--wakeup", "--lease"]
 
 
 def test_settings_that_the_program_itself_reads_are_told_all_at_once(tmp_path: Path) -> None:
-    program = SHOP.replace('brooq.Config(poll_interval="100ms")', "brooq.Config.from_env()")
+    write(tmp_path, SHOP.replace('brooq.Config(poll_interval="100ms")', "brooq.Config.from_env()"))
 
-    answer = refused(program, "shop:queue", tmp_path, SHOP_URL=REFUSING, QUEUE_WORKERS="0", QUEUE_LEASE="30")
+    answer = brooq_worker("run", "shop:queue", cwd=tmp_path, QUEUE_WORKERS="0", QUEUE_LEASE="30", SHOP_URL=REFUSING)
 
     assert answer.code == 2
     assert [line.split(":")[1].strip() for line in answer.err.splitlines()] == ["QUEUE_WORKERS", "QUEUE_LEASE"]
 
 
-def test_a_setting_that_disagrees_with_a_handler_names_the_handler(tmp_path: Path) -> None:
-    answer = refused(
-        SHOP,
-        "shop:queue",
-        tmp_path,
-        SHOP_URL=REFUSING,
-        QUEUE_MAX_EXECUTION_TIMEOUT="50ms",
-        QUEUE_ATTEMPT_TIMEOUT="20ms",
-    )
+def test_a_setting_that_disagrees_with_a_handler_names_the_handler(shop: Path) -> None:
+    (shop / ".env").write_text("QUEUE_MAX_EXECUTION_TIMEOUT=50ms\nQUEUE_ATTEMPT_TIMEOUT=20ms\n")
+
+    answer = brooq_worker("run", "shop:queue", cwd=shop, SHOP_URL=REFUSING)
 
     assert answer.code == 2
     assert answer.error.startswith(
@@ -375,7 +394,9 @@ def test_a_setting_that_disagrees_with_a_handler_names_the_handler(tmp_path: Pat
 def test_a_queue_without_handlers_is_wrong_usage(tmp_path: Path) -> None:
     program = SHOP.replace("@queue.handler", "@(lambda *_, **__: lambda function: function)")
 
-    answer = refused(program, "shop:queue", tmp_path, SHOP_URL=REFUSING)
+    write(tmp_path, program)
+
+    answer = brooq_worker("run", "shop:queue", cwd=tmp_path, SHOP_URL=REFUSING)
 
     assert answer.code == 2
     assert answer.error.startswith("shop:queue has no handlers: ")
@@ -385,8 +406,8 @@ def test_a_queue_without_handlers_is_wrong_usage(tmp_path: Path) -> None:
     "options",
     [("--workers",), ("--colour", "red"), ("--log-level", "loud"), ("--app-dir", "/nowhere"), ("--listen", "8090")],
 )
-def test_a_wrong_option_is_wrong_usage(tmp_path: Path, options: tuple[str, ...]) -> None:
-    answer = refused(SHOP, "shop:queue", tmp_path, *options, SHOP_URL=REFUSING)
+def test_a_wrong_option_is_wrong_usage(shop: Path, options: tuple[str, ...]) -> None:
+    answer = brooq_worker("run", "shop:queue", *options, cwd=shop, SHOP_URL=REFUSING)
 
     assert answer.code == 2
     assert options[0] in answer.err.splitlines()[-1]
@@ -432,6 +453,15 @@ def test_a_database_that_refuses_is_one_error_without_the_password(shop: Path) -
     assert answer.code == 1
     assert "refused" in answer.err.splitlines()[-1]
     assert "S3cr" not in answer.err
+
+
+def test_a_signal_ends_it_while_it_waits_for_a_server_that_says_nothing(shop: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql+psycopg://shop@127.0.0.1:{silent.getsockname()[1]}/shop"
+        with RunningWorker("shop:queue", cwd=shop, SHOP_URL=url) as worker:
+            silent.settimeout(20)
+            with silent.accept()[0]:
+                assert worker.end(signal.SIGTERM) == -signal.SIGTERM
 
 
 def test_no_password_is_shown_by_a_worker_at_work(shop: Path, engine: Engine) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -9,11 +10,16 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+from sqlalchemy import create_engine
 
+import sqlalchemy_brooq as brooq
 from sqlalchemy_brooq.cli.endings import Refused, masked
 from sqlalchemy_brooq.cli.run import FLAGS
 from sqlalchemy_brooq.cli.settings import database_url, load_dotenv, settings_over
-from sqlalchemy_brooq.config import SETTINGS, Config, ConfigKeywords
+from sqlalchemy_brooq.config import Config, ConfigKeywords, HandlerOptions
+from sqlalchemy_brooq.errors import ConfigError, LifecycleError
+from sqlalchemy_brooq.settings import SETTINGS
 from tests.commands import brooq_worker, command_after, environment
 
 SECRET = "S3cr%40t!%25"  # noqa: S105 - a secret to look for
@@ -104,6 +110,56 @@ def test_a_public_address_needs_leave_from_the_environment_or_the_program() -> N
     assert over(Config(allow_public=True), listen_address="0.0.0.0:0") == {"listen_address": "0.0.0.0:0"}
     os.environ["QUEUE_ALLOW_PUBLIC"] = "1"
     assert over(listen_address="0.0.0.0:0") == {"listen_address": "0.0.0.0:0", "allow_public": True}
+
+
+# -- what `run` does with them
+
+
+@pytest.fixture
+def queue() -> brooq.Queue:
+    """
+    A queue on a database that nobody asks.
+    """
+    queue = brooq.Queue(create_engine("postgresql+psycopg://"), Config(lease="40s"), registry=CollectorRegistry())
+    queue.register("own", print, HandlerOptions(max_attempts=7))
+    queue.register("shared", print)
+    return queue
+
+
+def test_reconfigure_reaches_the_settings_what_derives_from_them_and_the_handlers(queue: brooq.Queue) -> None:
+    queue.reconfigure(lease="80s", max_attempts=3)
+
+    assert queue.config == Config(lease="80s", max_attempts=3)
+    assert queue.config.watchdog_grace == timedelta(seconds=80)
+    assert {topic: handler.options.max_attempts for topic, handler in queue._handlers.items()} == {
+        "own": 7,
+        "shared": 3,
+    }
+
+
+def test_a_refused_reconfigure_changes_nothing(queue: brooq.Queue) -> None:
+    queue.register("slow", print, HandlerOptions(backoff_max="2m"))
+    queue.register("slower", print, HandlerOptions(backoff_max="3m"))
+    before, handlers = queue.config, dict(queue._handlers)
+
+    with pytest.raises(ConfigError, match="workers"):
+        queue.reconfigure(workers=0)
+    with pytest.raises(ConfigError) as refused:
+        queue.reconfigure(backoff_base="4m", backoff_max="5m")
+
+    assert [problem.partition(": ")[0] for problem in refused.value.problems] == [
+        "handler for 'slow'",
+        "handler for 'slower'",
+    ]
+    assert queue.config is before
+    assert queue._handlers == handlers
+
+
+def test_reconfigure_comes_too_late_for_a_queue_that_was_closed(queue: brooq.Queue) -> None:
+    queue.close()
+
+    with pytest.raises(LifecycleError, match="before start"):
+        queue.reconfigure(workers=1)
 
 
 # -- .env
@@ -255,6 +311,7 @@ def test_two_addresses_are_one_too_many() -> None:
         (Path.mkdir, "Is a directory"),
         (lambda path: path.write_text(" \n"), "is empty"),
         (lambda path: path.write_bytes(b"\xff\xfe"), "not UTF-8"),
+        (lambda path: path.symlink_to("/dev/zero"), "longer than 65536 bytes"),
     ],
 )
 def test_a_file_without_an_address_is_one_error(tmp_path: Path, make: Any, reason: str) -> None:
@@ -291,6 +348,42 @@ def test_what_stands_in_the_secret_variables_is_never_shown() -> None:
     os.environ.update(DATABASE_URL=f"a b {SECRET}", QUEUE_API_TOKEN="t0k3n-1")  # noqa: S106 - as above
 
     assert masked(f"no: 'a b {SECRET}' t0k3n-1") == "no: '<DATABASE_URL>' <QUEUE_API_TOKEN>"
+
+
+# -- the demo
+
+FAKE_SHOP = """
+import sys, types
+module = types.ModuleType("sqlalchemy_brooq.demo.shop")
+module.run_demo = lambda url, **options: print(url, options) or 3
+sys.modules[module.__name__] = module
+"""
+
+
+def test_the_demo_hands_over_its_options_and_ends_with_the_shops_exit_code(tmp_path: Path) -> None:
+    command = command_after(FAKE_SHOP)
+
+    embedded = brooq_worker("demo", cwd=tmp_path, command=command, DATABASE_URL=ADDRESS)
+    given = brooq_worker("demo", "--database-url", "postgres://db/shop", "--seed", "7", cwd=tmp_path, command=command)
+
+    assert (embedded.code, embedded.out) == (3, "None {}\n")
+    assert (given.code, given.out) == (3, "postgresql+psycopg://db/shop {'seed': 7}\n")
+
+
+def test_the_demo_without_what_it_needs_is_one_error_with_the_way_out(tmp_path: Path) -> None:
+    command = command_after("import sys; sys.modules['sqlalchemy_brooq.demo.shop'] = None")
+
+    answer = brooq_worker("demo", cwd=tmp_path, command=command)
+
+    assert answer.code == 1
+    assert "pip install 'sqlalchemy-brooq[demo]'" in answer.error
+
+
+def test_the_demo_refuses_another_dialect(tmp_path: Path) -> None:
+    answer = brooq_worker("demo", "--database-url", "mysql://db/shop", cwd=tmp_path)
+
+    assert answer.code == 2
+    assert answer.error.startswith("--database-url: the database URL names 'mysql'")
 
 
 # -- help

@@ -1,5 +1,5 @@
 """
-What a producer's commit tells other processes and its own: once a topic, at the commit, and never of what came to nothing.
+What a producer's commit tells its own process and others: once a topic, and never of what came to nothing.
 """
 
 from __future__ import annotations
@@ -142,7 +142,9 @@ def test_a_job_made_by_the_commits_own_flush_is_announced(
     assert set(notes[0].topics) == {"seen", "t", "trigger"} - ({"seen"} if not seen else set())
 
 
-def test_a_failed_commit_tells_nothing(engine: Engine, session: Session, heard: Heard, notes: list[EnqueuedNote]) -> None:
+def test_a_failed_commit_tells_nothing(
+    engine: Engine, session: Session, heard: Heard, notes: list[EnqueuedNote]
+) -> None:
     session.execute(text("CREATE TABLE probe (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)"))
     session.commit()
     brooq.enqueue(session, Job("t"))
@@ -205,9 +207,7 @@ def test_a_bare_connection_announces_with_each_call_and_counts_at_its_commit(
     assert told(notes[1:]) == [{("c", True): 1, ("d", True): 1}]
 
 
-def test_a_savepoint_that_is_older_than_the_first_job_is_taken_back(
-    engine: Engine, notes: list[EnqueuedNote]
-) -> None:
+def test_a_savepoint_that_is_older_than_the_first_job_is_taken_back(engine: Engine, notes: list[EnqueuedNote]) -> None:
     with engine.begin() as connection:
         savepoint = connection.begin_nested()
         brooq.enqueue(connection, Job("rolled.back"))

@@ -137,7 +137,7 @@ def test_a_foreign_unique_index_ends_in_an_error_and_a_usable_transaction(engine
     session.execute(text("CREATE UNIQUE INDEX one_a_topic ON job (topic)"))
     brooq.enqueue(session, Job("t"))
 
-    with pytest.raises(BrooqError, match="neither inserted nor found.*a unique index that isn't this library's"):
+    with pytest.raises(BrooqError, match=r"neither inserted nor found.*a unique index that isn't this library's"):
         brooq.enqueue(session, Job("t"))
 
     session.execute(text("SELECT 1"))

@@ -30,6 +30,21 @@ def add(engine: Engine, *jobs: brooq.Job) -> list[object]:
     return [job.id for job in jobs]
 
 
+def clients(engine: Engine, name: str = "%") -> int:
+    """
+    Return how many clients the test's database has; within one transaction the answer would never change.
+    """
+    with engine.connect() as connection:
+        found = connection.execute(
+            text(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+                " AND backend_type = 'client backend' AND application_name LIKE :name"
+            ),
+            {"name": name},
+        )
+        return int(found.scalar_one())
+
+
 def our_threads() -> set[str]:
     return {thread.name for thread in threading.enumerate() if thread.name.startswith("brooq")}
 
@@ -60,9 +75,7 @@ def test_building_a_queue_touches_no_database_and_starts_nothing(monkeypatch: py
     queue.close()
 
 
-def test_close_leaves_no_thread_and_no_connection(
-    engine: Engine, database_url: URL, make_queue: MakeQueue
-) -> None:
+def test_close_leaves_no_thread_and_no_connection(engine: Engine, database_url: URL, make_queue: MakeQueue) -> None:
     add(engine, *(brooq.Job("plain") for _ in range(20)), *(brooq.Job("async") for _ in range(20)))
     worker_engine = create_engine(database_url)
     queue = make_queue(worker_engine)
@@ -82,9 +95,7 @@ def test_close_leaves_no_thread_and_no_connection(
     assert our_threads() == set()
     assert queue.health() is None
     worker_engine.dispose()
-    with engine.connect() as connection:
-        mine = text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
-        eventually(lambda: connection.scalar(mine) == 1)
+    eventually(lambda: clients(engine) == 1)
 
 
 def test_stop_lets_a_running_handler_finish(engine: Engine, make_queue: MakeQueue) -> None:
@@ -238,9 +249,8 @@ def test_the_workers_own_connections_are_made_like_the_engines(database_url: URL
     queue = make_queue(engine)
     queue.register("t", lambda claim: None)
 
-    with queue, engine.connect() as connection:
-        named = text("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'shop'")
-        eventually(lambda: connection.scalar(named) >= 3)
+    with queue:
+        eventually(lambda: clients(engine, "shop") >= 3)
 
     assert len(connected) >= 3
     engine.dispose()

@@ -112,7 +112,14 @@ WAYS: dict[str, tuple[Callable[[Session], Any], tuple[str, ...]]] = {
         ("commit", "rollback", "close"),
     ),
 }
-SQL = ("COMMIT", "rollback", " /* so long */ end", "-- so long\nABORT WORK", "commit and chain", "PREPARE TRANSACTION 'x'")
+SQL = (
+    "COMMIT",
+    "rollback",
+    " /* so long */ end",
+    "-- so long\nABORT WORK",
+    "commit and chain",
+    "PREPARE TRANSACTION 'x'",
+)
 
 CASES: dict[str, Case] = {
     "return": Case(lambda session: None, "done"),

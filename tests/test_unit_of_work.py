@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -97,7 +98,7 @@ def test_a_thousand_added_jobs_of_all_shapes_are_a_handful_of_statements(shop: E
         lambda n: Job("t", n),
         lambda n: Job("t", n, idempotency_key=f"k{n}"),
         lambda n: Job("t", n, delay="1m"),
-        lambda n: Job("t", n, available_at=inspect_moment()),
+        lambda n: Job("t", n, available_at=datetime(2030, 1, 1, tzinfo=UTC)),
     ]
     added = [shapes[n % 4](n) for n in range(1_000)]
 
@@ -109,12 +110,6 @@ def test_a_thousand_added_jobs_of_all_shapes_are_a_handful_of_statements(shop: E
     assert all(inspect(job).persistent and job.created for job in added)
     session.commit()
     assert [one.payload for one in jobs(shop)] == list(range(1_000))
-
-
-def inspect_moment() -> Any:
-    from datetime import UTC, datetime
-
-    return datetime(2030, 1, 1, tzinfo=UTC)
 
 
 def test_an_added_job_shows_its_row_without_another_statement(shop: Engine, session: Session) -> None:
@@ -493,9 +488,7 @@ def test_a_refused_job_leaves_the_session_and_the_rest_goes_on(shop: Engine, ses
 
 
 def test_a_job_without_a_topic_is_refused(session: Session) -> None:
-    job = Job.__new__(Job)
     session.add(inspect(Job).class_manager.new_instance())
-    del job
 
     with pytest.raises(InvalidJob, match="topic '' is refused"):
         session.flush()

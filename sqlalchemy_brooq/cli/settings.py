@@ -29,7 +29,7 @@ DRIVER: Final = "postgresql+psycopg"
 
 _URL_OPTION: Final = "--database-url"
 _LONGEST_FILE: Final = 1 << 16
-"""Bytes of a file that holds one address, or some variables."""
+"""Bytes of a file that holds one address, or some variables; the path may be a device's, and never end."""
 
 
 def load_dotenv(folder: Path) -> None:
@@ -169,7 +169,10 @@ def _database_address(option: str | None) -> tuple[str, str]:
 def _text_of(path: Path, label: str) -> str:
     try:
         with path.open("rb") as file:
-            return file.read(_LONGEST_FILE).decode("utf-8-sig")
+            content = file.read(_LONGEST_FILE + 1)
+        if len(content) > _LONGEST_FILE:
+            raise Refused(f"{label} is longer than {_LONGEST_FILE} bytes: that is not what belongs there")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise Refused(f"{label} can't be read: it is not UTF-8 text") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path

@@ -115,10 +115,11 @@ class WorkerProcess:
         """
         Make sure that it is gone, whatever it does.
         """
-        self.ended_as_asked = True
-        self._process.kill()
+        self.kill()
         self._reader.join(5.0)
-        programs.end(self._process)
+        programs.let_go(self._process)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         for raw in process.stdout or ():

@@ -1,15 +1,13 @@
 """
 Keeps a schema on somebody's server for one run: ``python -m sqlalchemy_brooq.demo.schema_keeper``.
 
-It makes the schema, waits for the end of its standard input, and drops the schema with all that is in it. That end
-comes when the process that started it closes the pipe, and also when that process dies, however it dies: so the
-schema goes with it, even after ``kill -9``.
+It makes the schema, waits until the process that started it lets it go or dies, however it dies, and drops the
+schema with all that is in it. So nothing stays on the server, even after ``kill -9``.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 import time
@@ -19,12 +17,13 @@ from typing import Final
 from sqlalchemy import URL, Connection, NullPool, create_engine, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from sqlalchemy_brooq.demo import programs
+
 OLDEST: Final = 140_000
 """The oldest server that will do, as ``server_version_num`` tells it."""
 PATIENCE: Final = 20.0
 """Seconds for which the schema is tried to be dropped."""
 
-_STDIN: Final = 0
 _NO_RIGHT: Final = "42501"
 
 
@@ -36,24 +35,17 @@ class Refused(Exception):  # noqa: N818 - said to the user as it is
 
 def main() -> None:
     """
-    Keep the schema that the orders name.
+    Keep the schema that the orders name, and answer with one line of JSON each time that something was done.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the schema is dropped when the pipe ends, not before
-    line, rest = _first_line()
-    orders = json.loads(line)
+        signal.signal(number, signal.SIG_IGN)  # it is dropped when the parent lets go, not before
+    orders = programs.read_orders()
     url, name = make_url(orders["url"]), orders["schema"]
     try:
-        answer = {"version": create_schema(url, name)}
-    except (Refused, SQLAlchemyError, ImportError) as error:
-        _say({"problem": described(error, url)})
-        return
-    _say(answer)
-    while rest := os.read(_STDIN, 1 << 10):
-        pass
-    try:
+        _say({"version": create_schema(url, name)})
+        programs.await_release()
         drop_schema(url, name)
-    except SQLAlchemyError as error:
+    except (Refused, SQLAlchemyError, ImportError) as error:
         _say({"problem": described(error, url)})
     else:
         _say({})
@@ -101,12 +93,19 @@ def drop_schema(url: URL, name: str) -> None:
 
 def described(error: BaseException, url: URL) -> str:
     """
-    Return what went wrong in one line, without the statement and without the password.
+    Return what went wrong as `plain_text` does, without the password of *url*.
+    """
+    line = plain_text(error)
+    return line.replace(str(url.password), "***") if url.password else line
+
+
+def plain_text(error: BaseException) -> str:
+    """
+    Return in one line what the server, the driver or Python said, without the statement and its values.
     """
     original = getattr(error, "orig", None) or error
     primary = getattr(getattr(original, "diag", None), "message_primary", None)
-    line = " ".join(str(primary or original).split())
-    return line.replace(str(url.password), "***") if url.password else line
+    return " ".join(str(primary or original).split())
 
 
 def _create(connection: Connection, name: str, role: str, database: str) -> None:
@@ -119,16 +118,6 @@ def _create(connection: Connection, name: str, role: str, database: str) -> None
             f"the role {role!r} may not make a schema in the database {database!r}: "
             f"GRANT CREATE ON DATABASE {database} TO {role}, or give another --database-url"
         ) from None
-
-
-def _first_line() -> tuple[bytes, bytes]:
-    line = bytearray()
-    while b"\n" not in line:
-        if not (some := os.read(_STDIN, 1 << 16)):
-            sys.exit(1)
-        line += some
-    first, _, rest = bytes(line).partition(b"\n")
-    return first, rest
 
 
 def _say(answer: Mapping[str, str]) -> None:

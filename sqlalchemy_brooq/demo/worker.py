@@ -1,27 +1,24 @@
 """
 One worker process of the shop: ``python -m sqlalchemy_brooq.demo.worker``, started by `crew`.
 
-What it is to do comes through its standard input, where no other user can read it. That pipe also ties it to the
-process that started it: it ends with that one, however that one ends.
+It logs to its standard output, and ends with the process that started it, however that one ends.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
 import threading
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import make_url
 
+from sqlalchemy_brooq.demo import programs
 from sqlalchemy_brooq.demo.handlers import build_queue, shop_engine
 
 READY: Final = "ready "
 """What the line begins with that says that it works; the worker's identity follows."""
-
-_STDIN: Final = 0
 
 
 def main() -> int:
@@ -30,7 +27,7 @@ def main() -> int:
     """
     logging.raiseExceptions = False  # once nobody reads the log, nobody wants to hear of that either
     logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s", level=logging.INFO)
-    orders = _orders()
+    orders = programs.read_orders()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     engine = shop_engine(make_url(orders["url"]))
     queue = build_queue(engine)
@@ -45,22 +42,11 @@ def main() -> int:
     return 0 if report.clean else 1
 
 
-def _orders() -> dict[str, Any]:
-    line = bytearray()
-    while not line.endswith(b"\n"):
-        if not (some := os.read(_STDIN, 1 << 16)):
-            sys.exit(1)  # the parent is gone already
-        line += some
-    orders: dict[str, Any] = json.loads(line)
-    return orders
-
-
 def _end_with_parent() -> None:
     """
-    Wait for the end of the pipe, and end at once: nobody is left to be told.
+    End at once when the parent is gone: nobody is left to be told.
     """
-    while os.read(_STDIN, 1):
-        pass
+    programs.await_release()
     os._exit(1)
 
 

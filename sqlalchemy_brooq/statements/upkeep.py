@@ -16,6 +16,7 @@ from sqlalchemy import (
     Uuid,
     and_,
     case,
+    exists,
     func,
     null,
     select,
@@ -28,7 +29,7 @@ from sqlalchemy_brooq.model import JOB
 from sqlalchemy_brooq.statements.exchange import CLAIM_KEY, MOMENT
 from sqlalchemy_brooq.statements.fence import PROCESSING, held, literal
 from sqlalchemy_brooq.statements.shapes import among, rows_of
-from sqlalchemy_brooq.vocabulary import JobState
+from sqlalchemy_brooq.vocabulary import MOVES, Event, JobState
 
 
 def _live() -> Any:
@@ -92,6 +93,41 @@ def still_held() -> Select[Any]:
         select(claim.c.n)
         .select_from(claim)
         .join(JOB, and_(held(claim.c.id, bind("worker", type_=Text), claim.c.claimed_at), _live()))
+    )
+
+
+def release() -> Executable:
+    """
+    Give back the jobs that a worker holds by the table and doesn't know of; answers as `reap` does.
+
+    A claim may commit and its answer be lost on the way: nobody runs these jobs, and nobody renews their leases.
+    Parameters: ``worker``, and the arrays ``claim_id`` and ``claim_claimed_at`` of the claims it knows.
+    """
+    known = rows_of("claim", CLAIM_KEY)
+    is_known = exists().where(known.c.id == JOB.c.id, known.c.claimed_at == JOB.c.claimed_at)
+    unknown = (
+        select(JOB.c.id)
+        .where(
+            JOB.c.state == PROCESSING,
+            JOB.c.locked_until.is_not(None),
+            JOB.c.locked_by == bind("worker", type_=Text),
+            ~is_known,
+        )
+        .order_by(JOB.c.id)
+        .with_for_update(skip_locked=True, key_share=True, of=JOB)
+        .cte("unknown")
+    )
+    return (
+        update(JOB)
+        .where(among(JOB.c.id, select(unknown.c.id)))
+        .values(
+            state=literal(MOVES[Event.REQUEUED][1]),
+            attempts=func.greatest(JOB.c.attempts - 1, 0),
+            locked_by=null(),
+            locked_until=null(),
+            updated_at=func.now(),
+        )
+        .returning(JOB.c.id, JOB.c.topic, JOB.c.attempts, JOB.c.state)
     )
 
 

@@ -105,6 +105,11 @@ async def in_thread(work: Callable[[], T]) -> T:
         except BaseException as error:  # noqa: BLE001 - handed to the task that waits
             done.set_exception(error)
 
-    threading.Thread(target=run, name="brooq-aside", daemon=True).start()
-    # The work can't be stopped half-way: a canceled caller leaves it to its end.
-    return await asyncio.shield(asyncio.wrap_future(done))
+    thread = threading.Thread(target=run, name="brooq-aside", daemon=True)
+    thread.start()
+    try:
+        # The work can't be stopped half-way: a canceled caller leaves it to its end.
+        return await asyncio.shield(asyncio.wrap_future(done))
+    finally:
+        if done.done():
+            thread.join()  # it has nothing left to do

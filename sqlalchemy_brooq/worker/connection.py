@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Executable, func, select
+from sqlalchemy.exc import DBAPIError
 
 READ_COMMITTED: Final = "READ COMMITTED"
 
@@ -146,8 +147,15 @@ def break_off(driver_connection: Any) -> bool:
 def short_transaction(engine: Engine) -> Iterator[Connection]:
     """
     Lend a connection of the consumer's pool in a READ COMMITTED transaction that commits at the end.
+
+    After an error it doesn't go back to the pool: what a session got from its server or its role, read-only before
+    a failover was over, would stay with it.
     """
     with engine.connect() as connection:
         named = connection.execution_options(isolation_level=READ_COMMITTED)
-        with named.begin():
-            yield named
+        try:
+            with named.begin():
+                yield named
+        except DBAPIError as error:
+            connection.invalidate(error)
+            raise

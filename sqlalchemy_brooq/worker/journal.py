@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
@@ -53,10 +54,7 @@ class Journal:
         """
         Note that jobs were claimed.
         """
-        counts: dict[str, int] = {}
-        for claim in claims:
-            counts[claim.topic] = counts.get(claim.topic, 0) + 1
-        for topic, count in counts.items():
+        for topic, count in Counter(claim.topic for claim in claims).items():
             self._meter.claimed(topic, count)
         if log.isEnabledFor(logging.DEBUG):
             for claim in claims:
@@ -91,7 +89,7 @@ class Journal:
         """
         Note that leases had run out.
         """
-        counts: dict[str, int] = {}
+        counts: Counter[str] = Counter()
         for job in jobs:
             if job.state is JobState.DEAD:
                 self._meter.settled(job.topic, Label.DEAD)
@@ -99,12 +97,20 @@ class Journal:
                     "%s: %s %s died of expired leases", Event.DEAD, job.topic, job.id, extra={"job_id": str(job.id)}
                 )
             else:
-                counts[job.topic] = counts.get(job.topic, 0) + 1
+                counts[job.topic] += 1
         for topic, count in counts.items():
             self._meter.requeued(topic, "lease_expired", count)
         if counts:
             by_topic = ", ".join(f"{topic} {count}" for topic, count in sorted(counts.items()))
             log.info("reaper: %s: %d with an expired lease: %s", Event.REQUEUED, sum(counts.values()), by_topic)
+
+    def released(self, jobs: Sequence[Reaped]) -> None:
+        """
+        Note that jobs were given back whose claim nobody here had heard of.
+        """
+        for topic, count in Counter(job.topic for job in jobs).items():
+            self._meter.requeued(topic, "answer_lost", count)
+            log.warning("%s: %s: %d were claimed, and the answer was lost", Event.REQUEUED, topic, count)
 
     def hung(self, claim: Claim, seconds: float) -> None:
         """

@@ -91,6 +91,11 @@ class PumpPort(Protocol):
         Find out about claims whose outcomes were not written.
         """
 
+    def release(self, known: Sequence[Claim]) -> Sequence[Reaped]:
+        """
+        Give back at once what this worker holds by the table, but for *known* claims.
+        """
+
     def recover(self) -> None:
         """
         Drop what an error may have broken.

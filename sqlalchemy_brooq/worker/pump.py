@@ -31,6 +31,8 @@ SOON: Final = 0.005
 """Seconds between looks after a wake-up, and before asking for fewer jobs than would be worthwhile."""
 LOOK_AGAIN: Final = 0.030
 """Seconds for which a woken pump looks again: what a producer's next commits bring, it brings unannounced."""
+SEARCH: Final = 20.0
+"""Seconds for which a claim without an answer is searched for: a server that hung may finish it late."""
 RETRY_HELD: Final = 0.05
 """Seconds before an outcome is written again whose row somebody else held."""
 
@@ -136,6 +138,8 @@ class Pump:
         self._next_look = 0.0
         self._looking_until = 0.0
         self._hinted = threading.Event()
+        self._searching_until = 0.0
+        self._next_search = 0.0
 
     def hint(self) -> None:
         """
@@ -158,6 +162,8 @@ class Pump:
             self._hinted.clear()
             self._looking_until = now + LOOK_AGAIN
             self._next_look = now
+        if now < self._searching_until and now >= self._next_search:
+            self._search(now)
         batch = self._outbox.take(now)
         want = self._want(now)
         if batch or want:
@@ -203,6 +209,8 @@ class Pump:
             for attempt in batch:
                 attempt.tried = attempt.outcome
             self._outbox.put_back(batch)
+            if request is not None:
+                self._searching_until, self._next_search = now + SEARCH, 0.0
             raise
         unwritten = {batch[place] for place in answer.unwritten}
         self._settled([attempt for attempt in batch if attempt not in unwritten])
@@ -213,6 +221,18 @@ class Pump:
             self._hand_over(answer.claimed, now + self._lease)
         if unwritten:
             self._look_after(list(unwritten))
+
+    def _search(self, now: float) -> None:
+        """
+        Give back what a claim took whose answer was lost: it may have committed, even after we gave it up.
+
+        This is the only pump of its worker, so whatever it has claimed and heard of is in the table of attempts.
+        """
+        released = self._port.release([attempt.claim for attempt in self._in_flight.all()])
+        if released:
+            self._journal.released(released)
+            self._next_look = now
+        self._next_search = now + SEARCH / 4
 
     def _plan_look(self, now: float) -> None:
         """

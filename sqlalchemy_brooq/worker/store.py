@@ -13,8 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import Engine
-from sqlalchemy.exc import InterfaceError, InternalError, OperationalError, ProgrammingError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.exc import DataError, IntegrityError
 
 from sqlalchemy_brooq.claim import Claim
 from sqlalchemy_brooq.policy import error_text
@@ -31,9 +30,10 @@ FATES: Final = exchange.fates()
 RENEW: Final = upkeep.renew()
 STILL_HELD: Final = upkeep.still_held()
 REAP: Final = upkeep.reap()
+RELEASE: Final = upkeep.release()
 
-#: What says that the database, not an outcome, is at fault: it is down, frozen, read-only, or without our table.
-OUTAGE: Final = (OperationalError, InterfaceError, InternalError, ProgrammingError, PoolTimeout)
+#: What says that an outcome, not the database, is at fault: the server or the driver refuses a value.
+SPOILING: Final = (DataError, IntegrityError, ValueError, TypeError, OverflowError)
 GONE: Final = Fate(held=False, state=None)
 
 Parameters = dict[str, Any]
@@ -74,9 +74,7 @@ class PumpStore:
         """
         try:
             return self._exchange(settlements, request)
-        except OUTAGE:
-            raise
-        except Exception as error:
+        except SPOILING as error:
             if not settlements:
                 raise
             raise SpoiledBatch(error_text(error)) from error
@@ -88,6 +86,13 @@ class PumpStore:
         answer = self._connection.rows(FATES, claim_columns(self._worker, claims), limit=self._limit)
         found = {n - 1: Fate(is_held, JobState(state)) for n, is_held, state in answer}
         return [found.get(place, GONE) for place in range(len(claims))]
+
+    def release(self, known: Sequence[Claim]) -> Sequence[Reaped]:
+        """
+        Give back what this worker holds, but for *known* claims.
+        """
+        answer = self._connection.rows(RELEASE, claim_columns(self._worker, known), limit=self._limit)
+        return [Reaped(id_, topic, attempts, JobState(state)) for id_, topic, attempts, state in answer]
 
     def recover(self) -> None:
         """

@@ -1,0 +1,164 @@
+"""
+Prints the plan behind each index of ``job``, on a table with a history: what ``architecture.md`` shows.
+
+Run it from a checkout, ``python docs/plans.py``, with the extra ``demo`` installed. The plans are generic ones, the
+worst that the plan cache can choose; each statement is executed, and rolled back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
+
+import psycopg
+from sqlalchemy import Connection, Executable, TextClause, create_engine, text
+from sqlalchemy.dialects.postgresql import psycopg as dialects
+
+from sqlalchemy_brooq.demo.postgres import LocalPostgres
+from sqlalchemy_brooq.migrations import migrate
+from sqlalchemy_brooq.statements import exchange, producing, upkeep, watching
+from sqlalchemy_brooq.vocabulary import JobState, Outcome
+from sqlalchemy_brooq.vocabulary import Event
+from sqlalchemy_brooq.worker.turns import Turns
+
+WORKER: Final = "host:1:00000000"
+LEASE: Final = timedelta(minutes=2)
+TOPICS: Final = ("email.send", "invoice.write", "report.day")
+
+#: What is in the table, in thousands: nine of ten rows are history.
+HISTORY: Final = """
+    INSERT INTO job (topic, priority, payload, state, attempts, available_at, claimed_at, locked_by, locked_until,
+                     idempotency_key, created_at, updated_at)
+    SELECT (ARRAY['email.send', 'invoice.write', 'report.day'])[1 + n % 3], n % 5 - 2, jsonb_build_object('n', n),
+           state, (state <> 'pending')::int, at, CASE WHEN state <> 'pending' THEN at END,
+           CASE WHEN state NOT IN ('pending', 'failed') THEN 'host:1:00000000' END,
+           CASE WHEN state NOT IN ('pending', 'failed') THEN at + interval '2 min' END,
+           CASE WHEN n % 10 = 0 THEN 'key-' || n END, at, at
+    FROM (SELECT n, CASE WHEN n % 100 < 88 THEN 'done' WHEN n % 100 < 89 THEN 'dead' WHEN n % 100 < 90 THEN 'canceled'
+                         WHEN n % 100 < 98 THEN 'pending' WHEN n % 1000 < 999 THEN 'failed' ELSE 'processing' END state,
+                 now() + (n - :rows * 0.95) * interval '1 s' AS at
+          FROM generate_series(1, :rows) n) AS made
+"""
+
+#: Deletes by hand what ended long ago: the statement of the how-to about plain SQL.
+DELETE_OLD: Final = text("""
+    WITH old AS (
+        SELECT id FROM job
+        WHERE state IN ('done', 'dead', 'canceled') AND updated_at < now() - interval '1 day'
+        ORDER BY updated_at
+        LIMIT 1000
+        FOR UPDATE SKIP LOCKED
+    )
+    DELETE FROM job WHERE id = ANY (ARRAY(SELECT id FROM old))
+""")
+
+
+class Plan(NamedTuple):
+    """
+    An index, what needs it, and how PostgreSQL goes about that.
+    """
+
+    index: str
+    purpose: str
+    text: str
+
+
+def fill(connection: Connection, rows: int) -> None:
+    """
+    Give the table a history, and the planner its statistics.
+    """
+    connection.execute(text(HISTORY), {"rows": rows})
+    connection.execute(text("ANALYZE job"))
+
+
+def plans(connection: Connection) -> Iterator[Plan]:
+    """
+    Yield one plan for each index.
+    """
+    held = connection.execute(text("SELECT id, claimed_at FROM job WHERE state = 'processing' ORDER BY id LIMIT 20"))
+    ids, moments = zip(*held, strict=True)
+    keys = connection.execute(
+        text("SELECT topic, idempotency_key FROM job WHERE idempotency_key IS NOT NULL ORDER BY id LIMIT 2")
+    ).all()
+    for index, purpose, statement, parameters in (
+        ("job_pkey", "settle a batch of outcomes", exchange.settle(), outcomes(ids, moments)),
+        ("job_ready_topic", "claim", exchange.claim(), claiming(8)),
+        ("job_ready", "count the active jobs", watching.active_counts(), {}),
+        ("job_idempotency", "find the jobs whose keys were taken", producing.find_jobs(), taken(keys)),
+        (
+            "job_leased",
+            "return what has an expired lease to circulation",
+            upkeep.reap(),
+            {"batch": 1000, "guard_topic": [], "guard_limit": []},
+        ),
+        ("job_terminal", "delete what ended long ago, by hand", DELETE_OLD, {}),
+    ):
+        yield Plan(index, purpose, explained(connection, statement, parameters))
+
+
+def outcomes(ids: tuple[Any, ...], moments: tuple[datetime, ...]) -> dict[str, Any]:
+    count = len(ids)
+    done = Outcome(Event.DONE)
+    return {
+        "worker": WORKER,
+        "outcome_id": list(ids),
+        "outcome_claimed_at": list(moments),
+        "outcome_state": [JobState.DONE.value] * count,
+        "outcome_delay": [done.delay] * count,
+        "outcome_refund": [0] * count,
+        "outcome_error": [None] * count,
+        "outcome_result": [None] * count,
+    }
+
+
+def claiming(want: int) -> dict[str, Any]:
+    branches = Turns(TOPICS).request(want).branches
+    columns = {f"branch_{name}": [getattr(branch, name) for branch in branches] for name in exchange.BRANCH}
+    return {"worker": WORKER, "lease": LEASE, "want": want, **columns}
+
+
+def taken(keys: list[Any]) -> dict[str, Any]:
+    topics, names = zip(*keys, strict=True)
+    return {"id": [uuid4() for _ in keys], "topic": list(topics), "idempotency_key": list(names)}
+
+
+def explained(connection: Connection, statement: Executable, parameters: dict[str, Any]) -> str:
+    """
+    Return the generic plan of *statement*, executed and rolled back.
+    """
+    if isinstance(statement, TextClause):
+        sql, values = statement.text, []
+    else:
+        compiled = statement.compile(dialect=dialects.dialect(paramstyle="numeric_dollar"))
+        bound = compiled.construct_params(parameters)
+        sql, values = str(compiled), [bound[name] for name in compiled.positiontup]
+    with connection.begin_nested() as savepoint:
+        cursor = psycopg.ClientCursor(connection.connection.driver_connection)
+        cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+        cursor.execute(f"PREPARE explained AS {sql}")
+        arguments = f"({', '.join(['%s'] * len(values))})" if values else ""
+        explain = "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF, BUFFERS OFF)"
+        cursor.execute(f"{explain} EXECUTE explained {arguments}", values)
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+        savepoint.rollback()
+    connection.exec_driver_sql("DEALLOCATE explained")
+    return plan
+
+
+def main() -> None:
+    with LocalPostgres(durable=False) as server:
+        migrate(server.url())
+        engine = create_engine(server.url())
+        with engine.begin() as connection:
+            version = connection.scalar(text("SHOW server_version"))
+            fill(connection, 300_000)
+            print(f"PostgreSQL {version}; 300,000 jobs, of which 270,000 are over")
+            for plan in plans(connection):
+                print(f"\n{plan.index}: {plan.purpose}\n\n{plan.text}")
+        engine.dispose()
+
+
+if __name__ == "__main__":
+    main()

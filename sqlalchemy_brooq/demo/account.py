@@ -1,0 +1,142 @@
+"""
+The account: what the demo tells, as it happens, in 80 columns.
+
+Owns the layout, and the asking of what is shown: a statement is printed as a person would type it, then its answer.
+Decides nothing about what is worth telling.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from textwrap import dedent, fill, indent, wrap
+from typing import Any, Final, TextIO
+
+from sqlalchemy import Engine, Row, text
+
+WIDTH: Final = 80
+MARGIN: Final = " " * 8
+"""What everything but headings is indented by; the time stands there."""
+PROMPT: Final = "=> "
+LONGEST_CELL: Final = 40
+
+_BOLD, _DIM, _RED, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[0m"
+
+
+class Account:
+    """
+    Writes the account to *out*, line by line.
+
+    Args:
+        out: Where it goes. It is coloured if that is a terminal, unless ``NO_COLOR`` is set.
+    """
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._began = time.monotonic()
+        self._is_coloured = out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+    @property
+    def elapsed(self) -> float:
+        """
+        Seconds since the beginning.
+        """
+        return time.monotonic() - self._began
+
+    def title(self, words: str) -> None:
+        """
+        Begin with a title.
+        """
+        self._write(self._in(_BOLD, words), "=" * len(words))
+
+    def scene(self, words: str) -> None:
+        """
+        Begin a scene.
+        """
+        self._write("", self._in(_BOLD, words), "-" * len(words), "")
+
+    def say(self, words: str) -> None:
+        """
+        Tell something, with the time at which it is told.
+        """
+        first, *more = wrap(words, WIDTH - len(MARGIN))
+        self._write(f"{self._time()}{first}", *(f"{MARGIN}{line}" for line in more))
+
+    def note(self, words: str) -> None:
+        """
+        Tell something that has no time of its own.
+        """
+        self._write(fill(words, WIDTH, initial_indent=MARGIN, subsequent_indent=MARGIN))
+
+    def code(self, source: str) -> None:
+        """
+        Show a piece of Python.
+        """
+        self._write("", indent(dedent(source).strip("\n"), MARGIN + "    "), "")
+
+    def ask(self, engine: Engine, statement: str) -> Sequence[Row[Any]]:
+        """
+        Show *statement* and its answer, and return the answer.
+        """
+        typed = dedent(statement).strip()
+        with engine.connect() as connection:
+            result = connection.execute(text(typed.replace(":", r"\:")))
+            rows, names = result.all(), list(result.keys())
+        first, *more = f"{typed};".splitlines()
+        prompted = [MARGIN + PROMPT + first, *(MARGIN + " " * len(PROMPT) + line for line in more)]
+        self._write("", *(self._in(_DIM, line) for line in prompted))
+        self.table(names, rows)
+        self._write("")
+        return rows
+
+    def table(self, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """
+        Show a table in the way of psql.
+        """
+        self._write(*(MARGIN + line for line in table_lines(names, rows)))
+
+    def verdict(self, names: Sequence[str], rows: Sequence[tuple[Sequence[Any], bool]]) -> None:
+        """
+        Show a table whose rows are good or bad; the bad ones are marked.
+        """
+        head, rule, *body = table_lines(names, [cells for cells, _ in rows])
+        marked = [line if is_good else self._in(_RED, line) for line, (_, is_good) in zip(body, rows, strict=False)]
+        self._write(*(MARGIN + line for line in (head, rule, *marked)))
+
+    def _time(self) -> str:
+        return f"{self.elapsed:5.1f}s  "
+
+    def _in(self, colour: str, words: str) -> str:
+        return f"{colour}{words}{_PLAIN}" if self._is_coloured else words
+
+    def _write(self, *lines: str) -> None:
+        self._out.write("".join(f"{line.rstrip()}\n" for line in lines))
+        self._out.flush()
+
+
+def table_lines(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
+    """
+    Yield the lines of a table: heads, a rule, the rows, and their number where there are none.
+    """
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = [max(len(name), *(len(row[place]) for row in cells), 0) for place, name in enumerate(names)]
+    is_number = [
+        bool(rows) and all(isinstance(row[place], int | float | Decimal | None) for row in rows)
+        for place in range(len(names))
+    ]
+    yield " " + " | ".join(name.center(width) for name, width in zip(names, widths, strict=True))
+    yield "-" + "-+-".join("-" * width for width in widths) + "-"
+    for row in cells:
+        yield " " + " | ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, is_number, strict=True)
+        )
+    if not rows:
+        yield "(0 rows)"
+
+
+def _cell(value: Any) -> str:
+    shown = "" if value is None else str(value)
+    return shown if len(shown) <= LONGEST_CELL else f"{shown[: LONGEST_CELL - 3]}..."

@@ -1,0 +1,94 @@
+"""
+The demo: a small shop that enqueues jobs in its transactions, workers that run them, and one that is killed.
+
+The composition root of this package: puts the place, the workers and the story together, and takes them apart again
+whatever happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+from typing import Final, TextIO
+
+from sqlalchemy import URL, Engine
+
+from sqlalchemy_brooq.demo.account import Account
+from sqlalchemy_brooq.demo.crew import Crew
+from sqlalchemy_brooq.demo.handlers import shop_engine
+from sqlalchemy_brooq.demo.interrupts import Interrupts, Stopped
+from sqlalchemy_brooq.demo.place import Place, checked_url, embedded, own_schema
+from sqlalchemy_brooq.demo.story import Story
+
+SEED: Final = 1
+TITLE: Final = "A small shop, its jobs, and a worker that is killed"
+
+
+def run_demo(database_url: str | URL | None = None, *, seed: int = SEED, out: TextIO | None = None) -> int:
+    """
+    Run the demo, which takes less than a minute, and tell what happens.
+
+    Nothing is left behind: no process, folder or schema, also after Ctrl-C, an error, or ``kill -9`` of this process.
+    In the main thread it answers to SIGINT, SIGTERM and SIGHUP while it runs.
+
+    Args:
+        database_url: A PostgreSQL server, on which it works in a schema of its own. By default it starts one.
+        seed: Picks the customers and what they order; the same seed is the same day.
+        out: Where the account goes; by default to standard output.
+
+    Returns:
+        The exit code: 0 if every promise was kept, otherwise 1; 128 and the signal's number if one stopped it.
+
+    Raises:
+        ConfigError: *database_url* doesn't lead to a PostgreSQL.
+        PostgresUnavailable: There is no PostgreSQL to start.
+        DemoUnavailable: The database can't be reached, or no schema can be made there.
+        WorkerFailed: A worker ended by itself.
+    """
+    url = None if database_url is None else checked_url(database_url)
+    account = Account(out or sys.stdout)
+    with Interrupts() as interrupts:
+        code = 1
+        with contextlib.suppress(Stopped):
+            account.title(TITLE)
+            code = _tell(account, url, interrupts, seed)
+        gone = "The server is gone, with its folder" if url is None else "The schema was dropped"
+        if interrupts.number is None:
+            account.say(f"{gone}: nothing is left behind.")
+            return code
+        account.say(f"Stopped by {signal.Signals(interrupts.number).name}. {gone}: nothing is left behind.")
+        return 128 + interrupts.number
+
+
+def _tell(account: Account, url: URL | None, interrupts: Interrupts, seed: int) -> int:
+    """
+    Tell the story in its place, take everything away again, and return the exit code.
+    """
+    with (
+        embedded() if url is None else own_schema(url) as place,
+        Crew(place.url) as crew,
+        _engine(place.url) as engine,
+        interrupts.shielded_afterwards(),
+    ):
+        _introduce(account, place, seed)
+        return 0 if Story(account, engine, crew, interrupts, seed).tell() else 1
+
+
+def _introduce(account: Account, place: Place, seed: int) -> None:
+    if place.schema is None:
+        where = "started for this and gone afterwards"
+    else:
+        where = f"in a schema of its own, {place.schema}, that is dropped afterwards"
+    account.say(f"PostgreSQL {place.version}, {where}. Seed {seed}.")
+    account.note("Each statement below is what one would type in psql.")
+
+
+@contextlib.contextmanager
+def _engine(url: URL) -> Iterator[Engine]:
+    engine = shop_engine(url)
+    try:
+        yield engine
+    finally:
+        engine.dispose()

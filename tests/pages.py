@@ -1,0 +1,217 @@
+"""
+Pages of the documentation, followed as a reader would: block by block, in a folder and a database of one's own.
+
+What is done with a block, its language says:
+
+``python``
+    Is added to the file that its first line names: ``# jobs.py``.
+``shell``
+    Each line is a command. ``brooq-worker run`` goes on in the background until another one begins, or the page ends;
+    then it gets Ctrl-C, and must end with exit code 0.
+``sql``
+    Is executed. What begins with SELECT is asked again until the answer is the one that the page shows.
+``text``
+    Is the answer to the block before it, as psql or the shell shows it; ``…`` stands for anything within a line. Of a
+    worker's output it shows some lines.
+
+Where that can't be done, a comment above the block says why, in one line: ``<!-- not run: it installs something -->``.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGINT
+from types import TracebackType
+from typing import Final, Self
+
+import psycopg
+from sqlalchemy import URL
+
+from tests.commands import RunningWorker, brooq_worker, environment, shown
+from tests.servers import ROOT
+from tests.waiting import eventually
+
+#: Languages that show something and ask for nothing.
+SILENT: Final = frozenset({"ini", "mermaid", ""})
+
+_FENCE: Final = re.compile(r"^(?P<ticks>```+)(?P<language>\w*)\n(?P<text>.*?)^(?P=ticks)$", re.MULTILINE | re.DOTALL)
+_NOT_RUN: Final = re.compile(r"<!-- not run: .+ -->\s*\Z")
+_FILE_NAME: Final = re.compile(r"# ([\w/]+\.py)\b")
+_RULE: Final = re.compile(r"[-+]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """
+    A fenced block of a page.
+    """
+
+    place: str
+    language: str
+    text: str
+    is_run: bool
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """
+    Yield the blocks of *page* in their order.
+    """
+    content = page.read_text()
+    for match in _FENCE.finditer(content):
+        line = content.count("\n", 0, match.start()) + 1
+        is_run = _NOT_RUN.search(content, 0, match.start()) is None
+        yield Block(f"{page.relative_to(ROOT)}:{line}", match["language"], match["text"], is_run)
+
+
+class Reader:
+    """
+    Follows pages.
+
+    Args:
+        folder: Where the files go and commands run.
+        database: What ``DATABASE_URL`` is for every command, and where SQL is executed.
+    """
+
+    def __init__(self, folder: Path, database: URL) -> None:
+        self._folder = folder
+        self._database = database
+        self._answer: Callable[[], list[str]] = list
+        self._worker: RunningWorker | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        address = self._database.set(drivername="postgresql").render_as_string(hide_password=False)
+        self._connection = self._stack.enter_context(psycopg.connect(address, autocommit=True))
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def follow(self, page: Path) -> None:
+        """
+        Do what *page* says, and check that it answers what it shows.
+        """
+        steps = {"python": self._write, "shell": self._command, "sql": self._query, "text": self._compare}
+        for block in blocks(page):
+            if block.is_run and block.language not in SILENT:
+                assert block.language in steps, f"{block.place}: nobody knows how to follow {block.language!r}"
+                steps[block.language](block)
+        self._end_worker()
+
+    def _write(self, block: Block) -> None:
+        named = _FILE_NAME.match(block.text)
+        assert named, f"{block.place}: the first line doesn't name the file, as in '# jobs.py'"
+        compile(block.text, block.place, "exec")
+        with (self._folder / named[1]).open("a") as file:
+            file.write(block.text)
+
+    def _command(self, block: Block) -> None:
+        for line in block.text.splitlines():
+            words = shlex.split(line, comments=True)
+            match words:
+                case []:
+                    continue
+                case ["brooq-worker", "run", *arguments]:
+                    self._start_worker(arguments)
+                case ["brooq-worker", *arguments]:
+                    answer = brooq_worker(*arguments, cwd=self._folder, DATABASE_URL=shown(self._database))
+                    assert answer.code == 0, f"{block.place}: {line}: {answer}"
+                    self._answers(answer.out)
+                case ["python", *arguments]:
+                    self._answers(self._python(arguments, f"{block.place}: {line}"))
+                case _:
+                    raise AssertionError(f"{block.place}: nobody knows how to follow {line!r}")
+
+    def _python(self, arguments: list[str], place: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=self._folder,
+            env=environment({"DATABASE_URL": shown(self._database)}),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, f"{place}: {done.stderr}"
+        return done.stdout
+
+    def _start_worker(self, arguments: list[str]) -> None:
+        self._end_worker()
+        worker = RunningWorker(*arguments, cwd=self._folder, DATABASE_URL=shown(self._database))
+        self._worker = self._stack.enter_context(worker)
+        eventually(lambda: " serves " in worker.out or worker.process.poll() is not None, message=worker.err)
+        assert worker.process.poll() is None, worker.err
+        self._answer = lambda: [*worker.out.splitlines(), *worker.err.splitlines()]
+
+    def _end_worker(self) -> None:
+        if self._worker is not None:
+            code = self._worker.end(SIGINT)
+            assert code == 0, self._worker.err
+            self._worker = None
+
+    def _answers(self, output: str) -> None:
+        self._answer = output.splitlines
+
+    def _query(self, block: Block) -> None:
+        if block.text.lstrip().startswith("SELECT"):
+            self._answer = lambda: answers(self._connection, block.text)
+            self._answer()
+        else:
+            answer = answers(self._connection, block.text)
+            self._answer = lambda: answer
+
+    def _compare(self, block: Block) -> None:
+        expected = [_normal(line) for line in block.text.splitlines() if not _is_rule(line)]
+        patterns = [re.compile(".*".join(map(re.escape, line.split("…")))) for line in expected]
+        of_worker = self._worker is not None and "INFO" in block.text
+
+        def matches() -> bool:
+            lines = [_normal(line) for line in self._answer() if not _is_rule(line)]
+            if of_worker:
+                return all(any(pattern.fullmatch(line) for line in lines) for pattern in patterns)
+            return len(lines) == len(patterns) and all(map(re.Pattern.fullmatch, patterns, lines))
+
+        try:
+            eventually(matches)
+        except BaseException as error:
+            answer = "\n".join(self._answer())
+            raise AssertionError(f"{block.place} shows\n{block.text}but the answer is\n{answer}") from error
+
+
+def answers(connection: psycopg.Connection[tuple[object, ...]], statements: str) -> list[str]:
+    """
+    Return what psql prints about *statements*, but for the spaces that align it.
+    """
+    cursor = connection.execute(statements.encode())
+    lines: list[str] = []
+    while True:
+        result = cursor.pgresult
+        assert result is not None
+        if cursor.description is None:
+            lines.append(cursor.statusmessage or "")
+        else:
+            lines.append("|".join(column.name for column in cursor.description))
+            for row in range(result.ntuples):
+                values = (result.get_value(row, column) for column in range(result.nfields))
+                lines.append("|".join("" if value is None else value.decode() for value in values))
+            lines.append("(1 row)" if result.ntuples == 1 else f"({result.ntuples} rows)")
+        if not cursor.nextset():
+            return lines
+
+
+def _normal(line: str) -> str:
+    return "|".join(cell.strip() for cell in line.split("|"))
+
+
+def _is_rule(line: str) -> bool:
+    stripped = line.strip()
+    return not stripped or _RULE.fullmatch(stripped) is not None
