@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Connection, Dialect
+from sqlalchemy import Connection, CursorResult, Dialect
 
 from sqlalchemy_brooq.errors import BrooqError, InvalidJob
 from sqlalchemy_brooq.identity import new_id
 from sqlalchemy_brooq.model import JOB, Job, checked_topic
 from sqlalchemy_brooq.payload import Serializer, encoded
-from sqlalchemy_brooq.statements.producing import GIVEN, find_jobs, insert_jobs
+from sqlalchemy_brooq.statements.producing import GIVEN, find_jobs, insert_job, insert_jobs
 
 SLICE: Final = 1_000
 """Jobs a statement."""
@@ -25,8 +25,6 @@ _ROUNDS: Final = 50
 """How often a job is looked for whose key is taken and given back all the time."""
 _FOUND_BY: Final = ("id", "topic", "idempotency_key")
 _ENGINE_COLUMNS: Final = frozenset(JOB.c.keys()) - GIVEN.keys()
-
-T = TypeVar("T")
 
 
 class Draft(NamedTuple):
@@ -106,34 +104,34 @@ def write(connection: Connection, drafts: Sequence[Draft], *, moments: bool = Fa
     keyed = sorted((one for one in drafts if one.idempotency_key), key=_key)
     ordered = [*(one for one in drafts if not one.idempotency_key), *keyed]
     answers: dict[UUID, Answer] = {}
-    for batch in _slices([one for one in ordered if not one.extra]):
-        answers.update(_write(connection, batch, {}, moments=moments))
-    for one in ordered:
-        if one.extra:
-            answers.update(_write(connection, [one], one.extra, moments=moments))
+    for batch in _batches(ordered):
+        answers.update(_write(connection, batch, moments=moments))
     return answers
+
+
+def _batches(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
+    """
+    Yield what goes into one statement: the usual ones together, one that was given more than usual alone.
+    """
+    usual = [one for one in drafts if not one.extra]
+    for start in range(0, len(usual), SLICE):
+        yield usual[start : start + SLICE]
+    if len(usual) < len(drafts):
+        yield from ([one] for one in drafts if one.extra)
 
 
 def _key(one: Draft) -> tuple[str, str]:
     return one.topic, one.idempotency_key or ""
 
 
-def _slices(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    for start in range(0, len(items), SLICE):
-        yield items[start : start + SLICE]
-
-
-def _write(
-    connection: Connection, drafts: Sequence[Draft], extra: Mapping[str, Any], *, moments: bool
-) -> dict[UUID, Answer]:
+def _write(connection: Connection, drafts: Sequence[Draft], *, moments: bool) -> dict[UUID, Answer]:
     """
     Insert and look up in turns: a row that stood in the way may be gone when it is looked for.
     """
     answers: dict[UUID, Answer] = {}
     missing = drafts
-    insert = insert_jobs(*sorted(extra), moments=moments)
     for _ in range(_ROUNDS):
-        for row in connection.execute(insert, {**_arrays(missing, GIVEN), **extra}):
+        for row in _inserted(connection, missing, moments=moments):
             answers[row[0]] = Answer(row[0], True, *row[1:])
         missing = [one for one in missing if one.id not in answers]
         if not missing:
@@ -147,6 +145,14 @@ def _write(
         f"job {missing[0].id} of topic {missing[0].topic} can be neither inserted nor found, {_ROUNDS} times over:"
         " either a unique index that isn't this library's refuses it, or a row with its key comes and goes"
     )
+
+
+def _inserted(connection: Connection, drafts: Sequence[Draft], *, moments: bool) -> CursorResult[Any]:
+    if len(drafts) > 1:
+        return connection.execute(insert_jobs(moments=moments), _arrays(drafts, GIVEN))
+    values = drafts[0]._asdict()
+    extra = values.pop("extra")
+    return connection.execute(insert_job(*sorted(extra), moments=moments), {**values, **extra})
 
 
 def _arrays(drafts: Sequence[Draft], names: Iterable[str]) -> dict[str, list[Any]]:

@@ -138,7 +138,8 @@ def _message(error: BaseException) -> str:
         return str(primary)
     if source is not error:
         return f"{type(source).__name__}: {source}".splitlines()[0]
-    return str(error)
+    # SQLAlchemy's PendingRollbackError repeats the whole text of the database error before it.
+    return str(error).partition(" Original exception was: ")[0]
 
 
 def storable(text: str) -> str:

@@ -18,6 +18,7 @@ from uuid import UUID
 
 from prometheus_client import CollectorRegistry
 from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -26,13 +27,14 @@ from sqlalchemy_brooq.config import Config, ConfigKeywords, HandlerKeywords, Han
 from sqlalchemy_brooq.errors import ConfigError, LifecycleError, RegistrationError
 from sqlalchemy_brooq.metrics import Metrics
 from sqlalchemy_brooq.model import Job, checked_topic
+from sqlalchemy_brooq.policy import error_text
 from sqlalchemy_brooq.schema import check_schema
 from sqlalchemy_brooq.vocabulary import Enqueued
 from sqlalchemy_brooq.worker.aioloop import in_thread
 from sqlalchemy_brooq.worker.attempt import Handler
 from sqlalchemy_brooq.worker.connection import READ_COMMITTED, short_transaction
 from sqlalchemy_brooq.worker.engine import Health, Sources, StopReport, Worker
-from sqlalchemy_brooq.worker.executor import Around
+from sqlalchemy_brooq.worker.executor import Around, in_handler_of
 from sqlalchemy_brooq.worker.origin import derived_engine, needs_derived
 from sqlalchemy_brooq.worker.signals import StopSignals
 
@@ -186,22 +188,33 @@ class Queue:
         Open a session of the queue's engine in a transaction, to enqueue and write together.
         """
         self._plain_engine("begin", "abegin")
-        with self._sessions()() as session, session.begin():
-            yield session
+        with self._sessions()() as session:
+            _in_a_transaction(session)
+            try:
+                yield session
+                session.commit()
+            except BaseException:
+                session.rollback()
+                raise
 
     @contextlib.asynccontextmanager
     async def abegin(self) -> AsyncIterator[AsyncSession]:
         """
         `begin`, for an ``AsyncEngine``.
         """
-        async with self._asessions("abegin")() as session, session.begin():
-            yield session
+        async with self._asessions("abegin")() as session:
+            await session.run_sync(_in_a_transaction)
+            try:
+                yield session
+                await session.commit()
+            except BaseException:
+                await session.rollback()
+                raise
 
     def enqueue(self, job: Job) -> Enqueued:
         """
         Enqueue *job* in a transaction of its own.
         """
-        self._plain_engine("enqueue", "aenqueue")
         with Session(self._plain_engine("enqueue", "aenqueue")) as session, session.begin():
             _at_named_level(session)
             return producer.enqueue_many(session, [job])[0]
@@ -259,18 +272,22 @@ class Queue:
 
         Raises:
             LifecycleError: Called inside the event loop that the handlers run in: await `astop` there.
+                Or called by a handler, for which it would wait.
         """
         if self._loop is not None and _running_loop() is self._loop:
             raise LifecycleError("stop() would block the loop that the handlers run in: use `await queue.astop()`")
+        if self._worker is not None and in_handler_of(self._worker.name):
+            raise LifecycleError("stop() in a handler would wait for that handler: let another thread stop the queue")
         with self._lifecycle:
-            worker, self._worker = self._worker, None
+            worker = self._worker
             if worker is None:
                 return None
             self._unsubscribe()
             try:
                 return worker.stop(self.config.shutdown_grace.total_seconds())
             finally:
-                self._loop = None
+                # Not before: while it drains it is still asked how it is.
+                self._worker = self._loop = None
                 self.metrics.workers(-self.config.workers)
 
     async def astop(self) -> StopReport | None:
@@ -369,10 +386,24 @@ class Queue:
             if self._worker is not None:
                 raise LifecycleError("this queue is running already")
             worker = Worker(self._sources(), self.config, self._handlers, self.metrics, loop, self._around)
-            worker.start()
+            try:
+                worker.start()
+            except SQLAlchemyError as error:
+                raise self._unreachable(error) from error
             self._worker, self._loop = worker, loop
             self.metrics.workers(self.config.workers)
             self._unsubscribe = producer.subscribe(self._enqueued)
+
+    def _unreachable(self, error: SQLAlchemyError) -> Exception:
+        """
+        Return what to raise when the worker can't connect: of an engine that we made, say where it came from.
+        """
+        if self._derived is None:
+            return error
+        return LifecycleError(
+            f"the worker's engine, derived from {self._derived.url!r}, can't connect ({error_text(error)}):"
+            " give the queue one that can, worker_engine=create_engine(...)"
+        )
 
     def _enqueued(self, note: producer.EnqueuedNote) -> None:
         """
@@ -451,6 +482,15 @@ def _at_named_level(session: Session) -> None:
     Let a transaction of our own be READ COMMITTED, whatever the engine's default is (invariant 13).
     """
     session.connection(execution_options={"isolation_level": READ_COMMITTED})
+
+
+def _in_a_transaction(session: Session) -> None:
+    """
+    Begin a transaction, also where the engine's connections would commit each statement by themselves.
+    """
+    if getattr(session.connection().connection.dbapi_connection, "autocommit", False):
+        session.rollback()
+        _at_named_level(session)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -11,8 +11,9 @@ What is done with a block, its language says:
 ``sql``
     Is executed. What begins with SELECT is asked again until the answer is the one that the page shows.
 ``text``
-    Is the answer to the block before it, as psql or the shell shows it; ``…`` stands for anything within a line. Of a
-    worker's output it shows some lines.
+    Is the answer to the block before it, as psql or the shell shows it; ``…`` stands for anything within a line.
+``output``
+    Some lines of what the worker prints, sooner or later.
 
 Where that can't be done, a comment above the block says why, in one line: ``<!-- not run: it installs something -->``.
 """
@@ -23,7 +24,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,19 +33,22 @@ from types import TracebackType
 from typing import Final, Self
 
 import psycopg
+import pytest
 from sqlalchemy import URL
 
 from tests.commands import RunningWorker, brooq_worker, environment, shown
 from tests.servers import ROOT
 from tests.waiting import eventually
 
-#: Languages that show something and ask for nothing.
-SILENT: Final = frozenset({"ini", "mermaid", ""})
+ACTING: Final = frozenset({"python", "shell", "sql"})
+"""Languages that ask a reader to do something."""
+SHOWING: Final = frozenset({"ini", "json"})
+"""Languages that only show something."""
 
-_FENCE: Final = re.compile(r"^(?P<ticks>```+)(?P<language>\w*)\n(?P<text>.*?)^(?P=ticks)$", re.MULTILINE | re.DOTALL)
+_FENCE: Final = re.compile(r"^(?P<ticks>```+)(?P<language>[^\n]*)\n(?P<text>.*?)^(?P=ticks)$", re.MULTILINE | re.DOTALL)
 _NOT_RUN: Final = re.compile(r"<!-- not run: .+ -->\s*\Z")
 _FILE_NAME: Final = re.compile(r"# ([\w/]+\.py)\b")
-_RULE: Final = re.compile(r"[-+]+")
+_RULE: Final = re.compile(r"[-+]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +104,15 @@ class Reader:
         """
         Do what *page* says, and check that it answers what it shows.
         """
-        steps = {"python": self._write, "shell": self._command, "sql": self._query, "text": self._compare}
+        steps = {
+            "python": self._write,
+            "shell": self._command,
+            "sql": self._query,
+            "text": self._compare,
+            "output": self._listen,
+        }
         for block in blocks(page):
-            if block.is_run and block.language not in SILENT:
+            if block.is_run and block.language not in SHOWING:
                 assert block.language in steps, f"{block.place}: nobody knows how to follow {block.language!r}"
                 steps[block.language](block)
         self._end_worker()
@@ -150,7 +160,6 @@ class Reader:
         self._worker = self._stack.enter_context(worker)
         eventually(lambda: " serves " in worker.out or worker.process.poll() is not None, message=worker.err)
         assert worker.process.poll() is None, worker.err
-        self._answer = lambda: [*worker.out.splitlines(), *worker.err.splitlines()]
 
     def _end_worker(self) -> None:
         if self._worker is not None:
@@ -170,21 +179,33 @@ class Reader:
             self._answer = lambda: answer
 
     def _compare(self, block: Block) -> None:
-        expected = [_normal(line) for line in block.text.splitlines() if not _is_rule(line)]
-        patterns = [re.compile(".*".join(map(re.escape, line.split("…")))) for line in expected]
-        of_worker = self._worker is not None and "INFO" in block.text
+        expected = _patterns(block)
 
         def matches() -> bool:
-            lines = [_normal(line) for line in self._answer() if not _is_rule(line)]
-            if of_worker:
-                return all(any(pattern.fullmatch(line) for line in lines) for pattern in patterns)
-            return len(lines) == len(patterns) and all(map(re.Pattern.fullmatch, patterns, lines))
+            lines = _normal(self._answer())
+            return len(lines) == len(expected) and all(map(re.Pattern.fullmatch, expected, lines))
 
-        try:
-            eventually(matches)
-        except BaseException as error:
-            answer = "\n".join(self._answer())
-            raise AssertionError(f"{block.place} shows\n{block.text}but the answer is\n{answer}") from error
+        _await(matches, block, self._answer)
+
+    def _listen(self, block: Block) -> None:
+        worker, expected = self._worker, _patterns(block)
+        assert worker is not None, f"{block.place} shows the output of a worker, and none runs"
+
+        def said() -> list[str]:
+            return [*worker.out.splitlines(), *worker.err.splitlines()]
+
+        _await(lambda: all(any(map(line.fullmatch, _normal(said()))) for line in expected), block, said)
+
+
+def _patterns(block: Block) -> list[re.Pattern[str]]:
+    return [re.compile(".*".join(map(re.escape, line.split("…")))) for line in _normal(block.text.splitlines())]
+
+
+def _await(condition: Callable[[], bool], block: Block, answer: Callable[[], list[str]]) -> None:
+    try:
+        eventually(condition)
+    except pytest.fail.Exception:
+        pytest.fail("\n".join([f"{block.place} shows", block.text, "but the answer is", "", *answer()]), pytrace=False)
 
 
 def answers(connection: psycopg.Connection[tuple[object, ...]], statements: str) -> list[str]:
@@ -208,10 +229,8 @@ def answers(connection: psycopg.Connection[tuple[object, ...]], statements: str)
             return lines
 
 
-def _normal(line: str) -> str:
-    return "|".join(cell.strip() for cell in line.split("|"))
-
-
-def _is_rule(line: str) -> bool:
-    stripped = line.strip()
-    return not stripped or _RULE.fullmatch(stripped) is not None
+def _normal(lines: Iterable[str]) -> list[str]:
+    """
+    Return *lines* without what only aligns them.
+    """
+    return ["|".join(cell.strip() for cell in line.split("|")) for line in lines if not _RULE.fullmatch(line.strip())]

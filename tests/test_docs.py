@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL
 
-from tests.pages import Reader
+from tests.pages import ACTING, Reader, blocks
 from tests.servers import ROOT
 
 DOCS = ROOT / "docs"
@@ -22,5 +22,15 @@ def reader(tmp_path: Path, empty_database_url: URL) -> Iterator[Reader]:
         yield reader
 
 
-def test_the_tutorial_works_as_it_is_written(reader: Reader) -> None:
-    reader.follow(DOCS / "tutorial.md")
+PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
+
+
+def asks_for_something(page: Path) -> bool:
+    return any(block.is_run and block.language in ACTING for block in blocks(page))
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if asks_for_something(page)], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_a_page_works_as_it_is_written(reader: Reader, page: Path) -> None:
+    reader.follow(page)

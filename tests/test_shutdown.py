@@ -88,6 +88,35 @@ def test_a_handler_that_ignores_the_shutdown_keeps_its_lease_and_is_named(
     assert row(engine, job_id)["attempts"] == 2
 
 
+def test_a_handler_that_stops_its_own_queue_is_told_why_it_can_not(engine: Engine, make_queue: MakeQueue) -> None:
+    (job_id,) = add(engine, brooq.Job("t"))
+    queue = make_queue(engine, max_attempts=1)
+    queue.register("t", lambda claim: queue.stop())
+    queue.start()
+
+    eventually(all_settled(engine))
+    assert row(engine, job_id)["last_error"].startswith("LifecycleError: stop() in a handler")
+
+
+def test_a_worker_that_drains_can_still_be_asked_how_it_is(engine: Engine, make_queue: MakeQueue) -> None:
+    add(engine, brooq.Job("t"))
+    recorder = Recorder(heed=False)
+    queue = make_queue(engine)
+    queue.register("t", recorder.plain)
+    queue.start()
+    eventually(lambda: recorder.started)
+    stopping = threading.Thread(target=queue.stop)
+    stopping.start()
+
+    health = queue.health()
+    recorder.leave.set()
+    stopping.join(10)
+
+    assert health is not None
+    assert health.healthy
+    assert queue.health() is None
+
+
 def test_two_stops_at_once_both_return_when_it_is_over(engine: Engine, make_queue: MakeQueue) -> None:
     add(engine, brooq.Job("t"))
     recorder = Recorder(heed=False)

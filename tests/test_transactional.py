@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 import sqlalchemy_brooq as brooq
-from tests.queues import all_settled
 from tests.sides import MakeSide, Side, write
 from tests.waiting import eventually
 
 LEVELS = [None, "AUTOCOMMIT", "REPEATABLE READ", "SERIALIZABLE"]
 TAKEN = 1000
 """The effect that is there already."""
+SECRET = "hush"
 
 
 class Base(DeclarativeBase):
@@ -55,7 +55,7 @@ def broken(session: Session) -> None:
 
 
 def taken(session: Session) -> None:
-    session.add(Note(n=TAKEN, secret="hush"))
+    session.add(Note(n=TAKEN, secret=SECRET))
     session.flush()
 
 
@@ -122,7 +122,7 @@ SQL = (
 )
 
 CASES: dict[str, Case] = {
-    "return": Case(lambda session: None, "done"),
+    "return": Case(lambda _: None, "done"),
     "its SQL error": Case(broken, "failed", "DataError: division by zero"),
     "its SQL error swallowed": Case(swallowing(broken), "failed", "InternalError: current transaction is aborted"),
     "its SQL error in a savepoint": Case(in_savepoint(broken), "done"),
@@ -175,9 +175,10 @@ def run(side: Side, cases: dict[str, Case]) -> dict[str, tuple[Any, ...]]:
         (job,) = side.jobs(f"case.{n}")
         side.reaches(job.id, "done", "failed", "canceled")
         (job,) = side.jobs(f"case.{n}")
-        error = (job.last_error or "")[: len(cases[name].error)]
+        error = job.last_error or ""
+        if SECRET not in error:
+            error = error[: len(cases[name].error)]
         found[name] = (job.state, error, n in notes, side.labels(f"case.{n}"))
-        assert "hush" not in (job.last_error or "")
     return found
 
 

@@ -15,6 +15,8 @@ from sqlalchemy_brooq.demo.shop import run_demo
 from sqlalchemy_brooq.errors import BrooqError, ConfigError
 
 USAGE: Final = "python -m sqlalchemy_brooq.demo [DATABASE_URL]"
+FAILED: Final = 1
+REFUSED: Final = 2
 
 
 def main() -> int:
@@ -23,20 +25,16 @@ def main() -> int:
     """
     urls = sys.argv[1:]
     if len(urls) > 1 or any(url.startswith("-") for url in urls):
-        return _failed(f"usage: {USAGE}", 2)
+        return _failed(f"usage: {USAGE}", REFUSED)
     try:
         return run_demo(*urls)
-    except ConfigError as error:
-        return _failed(str(error), 2)
-    except BrooqError as error:
-        return _failed(str(error), 1)
-    except SQLAlchemyError as error:
-        return _failed(f"the database answered: {plain_text(error)}", 1)
-    except ImportError as error:
-        return _failed(f"{plain_text(error)}; pip install 'sqlalchemy-brooq[demo]'", 1)
     except BrokenPipeError:  # nobody reads the account any more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return FAILED
+    except ConfigError as error:
+        return _failed(str(error), REFUSED)
+    except (BrooqError, SQLAlchemyError, ImportError) as error:
+        return _failed(plain_text(error), FAILED)
 
 
 def _failed(problem: str, code: int) -> int:

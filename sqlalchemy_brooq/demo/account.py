@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from decimal import Decimal
+from numbers import Number
 from textwrap import dedent, fill, indent, wrap
 from typing import Any, Final, TextIO
 
@@ -20,7 +20,8 @@ WIDTH: Final = 80
 MARGIN: Final = " " * 8
 """What everything but headings is indented by; the time stands there."""
 PROMPT: Final = "=> "
-LONGEST_CELL: Final = 40
+NARROWEST: Final = 8
+"""Characters to which no column is cut down further."""
 
 _BOLD, _DIM, _RED, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[0m"
 
@@ -36,6 +37,7 @@ class Account:
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self._began = time.monotonic()
+        self._after_blank = False
         self._is_coloured = out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
     @property
@@ -112,7 +114,10 @@ class Account:
         return f"{colour}{words}{_PLAIN}" if self._is_coloured else words
 
     def _write(self, *lines: str) -> None:
-        self._out.write("".join(f"{line.rstrip()}\n" for line in lines))
+        for line in lines:
+            if line or not self._after_blank:  # one blank line is enough
+                self._out.write(f"{line.rstrip()}\n")
+            self._after_blank = not line
         self._out.flush()
 
 
@@ -120,23 +125,30 @@ def table_lines(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator
     """
     Yield the lines of a table: heads, a rule, the rows, and their number where there are none.
     """
-    cells = [[_cell(value) for value in row] for row in rows]
-    widths = [max(len(name), *(len(row[place]) for row in cells), 0) for place, name in enumerate(names)]
-    is_number = [
-        bool(rows) and all(isinstance(row[place], int | float | Decimal | None) for row in rows)
-        for place in range(len(names))
-    ]
+    cells = [["" if value is None else str(value) for value in row] for row in rows]
+    widths = _fitting([max(len(cell) for cell in column) for column in zip(names, *cells, strict=True)])
+    is_number = [all(isinstance(value, Number) for value in column) for column in zip(*rows, strict=True)]
     yield " " + " | ".join(name.center(width) for name, width in zip(names, widths, strict=True))
     yield "-" + "-+-".join("-" * width for width in widths) + "-"
     for row in cells:
         yield " " + " | ".join(
-            cell.rjust(width) if right else cell.ljust(width)
+            cell.rjust(width) if right else _cut(cell, width).ljust(width)
             for cell, width, right in zip(row, widths, is_number, strict=True)
         )
     if not rows:
         yield "(0 rows)"
 
 
-def _cell(value: Any) -> str:
-    shown = "" if value is None else str(value)
-    return shown if len(shown) <= LONGEST_CELL else f"{shown[: LONGEST_CELL - 3]}..."
+def _fitting(widths: Sequence[int]) -> list[int]:
+    """
+    Return *widths* with the widest cut down until the table fits.
+    """
+    fitting = list(widths)
+    room = WIDTH - len(MARGIN) - 3 * len(fitting)
+    while sum(fitting) > room and max(fitting) > NARROWEST:
+        fitting[fitting.index(max(fitting))] -= 1
+    return fitting
+
+
+def _cut(cell: str, width: int) -> str:
+    return cell if len(cell) <= width else f"{cell[: width - 3]}..."

@@ -43,10 +43,13 @@ class WorkerProcess:
         self.label = label
         self.identity = ""
         """What it writes into ``locked_by``."""
+        self.application = f"brooq-demo {label}"
+        """What its sessions are called on the server."""
         self.ended_as_asked = False
         """Whether somebody stopped or killed it."""
         self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._spoke = threading.Event()
+        url = url.update_query_dict({"application_name": self.application})
         self._process = programs.start("worker", {"url": url.render_as_string(hide_password=False)})
         self._reader = threading.Thread(target=self._read, args=[self._process], daemon=True)
         self._reader.start()

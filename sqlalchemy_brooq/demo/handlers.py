@@ -122,12 +122,12 @@ def answer_of_mail_server(mail: Mapping[str, Any], delivery: int) -> None:
         ValueError: There is no such mailbox.
     """
     if mail["to"] == UNREACHABLE.email:
-        raise ValueError(f"550 no such mailbox: {mail['to']}")
+        raise ValueError("550 there is no such mailbox")
     if delivery > failures_of(mail["order"], _pause_of(mail)):
         return
     if delivery == 1:
         raise brooq.RetryLater(timedelta(milliseconds=300), "451 busy, try again in 0.3 s")
-    raise ConnectionResetError("the mail server hung up")
+    raise ConnectionResetError("mail server hung up")
 
 
 def failures_of(order: int, pause: float) -> int:

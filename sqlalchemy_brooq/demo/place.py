@@ -102,12 +102,11 @@ def checked_url(value: str | URL) -> URL:
     """
     url = database_url(value)
     if url.drivername != DRIVER:
-        raise ConfigError(
-            [
-                f"the database URL names the driver {url.get_driver_name()!r}: the demo connects with psycopg, "
-                f"so write postgresql:// or {DRIVER}://"
-            ]
+        problem = (
+            f"the database URL names the driver {url.get_driver_name()!r}: the demo connects with psycopg, "
+            f"so write postgresql:// or {DRIVER}://"
         )
+        raise ConfigError([problem])
     return url
 
 

@@ -8,6 +8,7 @@ schema with all that is in it. So nothing stays on the server, even after ``kill
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import time
@@ -29,7 +30,7 @@ _NO_RIGHT: Final = "42501"
 
 class Refused(Exception):  # noqa: N818 - said to the user as it is
     """
-    This server can't be used; the text says why.
+    The server can't be used; the text says why.
     """
 
 
@@ -124,7 +125,7 @@ def _say(answer: Mapping[str, str]) -> None:
     try:
         print(json.dumps(answer), flush=True)
     except OSError:  # nobody listens any more
-        sys.stdout = None  # type: ignore[assignment]  # ... nor when the interpreter flushes it
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - for the interpreter's own last flush
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from sqlalchemy_brooq.demo.crew import Crew
 from sqlalchemy_brooq.demo.handlers import shop_engine
 from sqlalchemy_brooq.demo.interrupts import Interrupts, Stopped
 from sqlalchemy_brooq.demo.place import Place, checked_url, embedded, own_schema
+from sqlalchemy_brooq.demo.stage import Stage
 from sqlalchemy_brooq.demo.story import Story
 
 SEED: Final = 1
@@ -73,16 +74,16 @@ def _tell(account: Account, url: URL | None, interrupts: Interrupts, seed: int) 
         interrupts.shielded_afterwards(),
     ):
         _introduce(account, place, seed)
-        return 0 if Story(account, engine, crew, interrupts, seed).tell() else 1
+        return 0 if Story(Stage(account, engine, crew, interrupts), seed).tell() else 1
 
 
 def _introduce(account: Account, place: Place, seed: int) -> None:
-    if place.schema is None:
-        where = "started for this and gone afterwards"
-    else:
-        where = f"in a schema of its own, {place.schema}, that is dropped afterwards"
+    where, before = "started for this and gone afterwards", ""
+    if place.schema is not None:
+        where = f"the schema {place.schema}, made for this and dropped afterwards"
+        before = f", after SET search_path TO {place.schema}"
     account.say(f"PostgreSQL {place.version}, {where}. Seed {seed}.")
-    account.note("Each statement below is what one would type in psql.")
+    account.note(f"Each statement below is what one would type in psql{before}.")
 
 
 @contextlib.contextmanager

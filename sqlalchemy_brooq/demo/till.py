@@ -6,9 +6,8 @@ This is the producer's side, as a consumer would write it: jobs are added to the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
@@ -18,22 +17,21 @@ from sqlalchemy_brooq.demo.catalogue import Form
 from sqlalchemy_brooq.demo.models import Order, OrderLine
 
 
-class PaymentRefused(Exception):
+class PaymentRefused(Exception):  # noqa: N818 - names what happened
     """
     The customer's bank doesn't pay: nothing of the order may remain.
     """
 
 
-@dataclass(slots=True)
-class Takings:
+class Takings(NamedTuple):
     """
-    What the till knows of the day, kept apart from what the database says.
+    What the till has counted, apart from what the database says.
     """
 
-    placed: list[Form] = field(default_factory=list)
-    refused: list[Form] = field(default_factory=list)
-    repeated: list[Form] = field(default_factory=list)
-    """Forms that had been sent before; no second order was made of them."""
+    placed: int = 0
+    refused: int = 0
+    repeated: int = 0
+    """Forms that had come in before; no second order was made of them."""
 
 
 def place(session: Session, form: Form) -> bool:
@@ -79,9 +77,13 @@ class Till:
         """
         Handle *form*; the two copies of one that was sent twice are handled at the same moment.
         """
-        copies = 2 if form.is_sent_twice else 1
-        with ThreadPoolExecutor(copies) as clerks:
-            self._note(form, list(clerks.map(self._handle, [form] * copies)))
+        copies = [form] * (2 if form.is_sent_twice else 1)
+        with ThreadPoolExecutor(len(copies)) as clerks:
+            answers = list(clerks.map(self._handle, copies))
+        placed, refused, repeated = self.takings
+        self.takings = Takings(
+            placed + answers.count(True), refused + answers.count(None), repeated + answers.count(False)
+        )
 
     def _handle(self, form: Form) -> bool | None:
         """
@@ -92,8 +94,3 @@ class Till:
                 return place(session, form)
         except PaymentRefused:
             return None
-
-    def _note(self, form: Form, answers: Iterable[bool | None]) -> None:
-        lists = {True: self.takings.placed, False: self.takings.repeated, None: self.takings.refused}
-        for answer in answers:
-            lists[answer].append(form)

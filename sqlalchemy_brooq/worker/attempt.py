@@ -19,7 +19,7 @@ from uuid import UUID
 from sqlalchemy_brooq.claim import Claim, interrupt
 from sqlalchemy_brooq.config import ResolvedOptions
 from sqlalchemy_brooq.errors import Interruption
-from sqlalchemy_brooq.vocabulary import Outcome
+from sqlalchemy_brooq.vocabulary import JobState, Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,8 @@ class Attempt:
         self.given_up = False
         """The engine concluded it while its handler went on."""
         self.outcome: Outcome | None = None
-        self.tried: Outcome | None = None
-        """An outcome that may have been written: the answer to its statement was lost."""
+        self.tried: dict[JobState, Outcome] = {}
+        """Outcomes that may have been written, by the states that they enter: the answers were lost."""
         self.stop: Callable[[Interruption], None] | None = None
         """How to reach a running handler beyond its claim: cancels the asyncio task of an async one."""
         self._concluded = False

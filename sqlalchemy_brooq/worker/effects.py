@@ -9,32 +9,51 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from typing import Any, Final, TypeVar
 
-from sqlalchemy import inspect
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from sqlalchemy_brooq import policy, producer
 from sqlalchemy_brooq.claim import Claim, callbacks, chained
-from sqlalchemy_brooq.errors import LifecycleError, TransactionMisused
+from sqlalchemy_brooq.errors import LifecycleError
 from sqlalchemy_brooq.model import Job
+from sqlalchemy_brooq.statements.waiting import limit_lock_waits
 from sqlalchemy_brooq.vocabulary import Event, Outcome
 from sqlalchemy_brooq.worker.aioloop import in_thread
-from sqlalchemy_brooq.worker.attempt import Attempt, InFlight
-from sqlalchemy_brooq.worker.connection import READ_COMMITTED
+from sqlalchemy_brooq.worker.attempt import Attempt, InFlight, Stage
 from sqlalchemy_brooq.worker.journal import Journal
+from sqlalchemy_brooq.worker.lending import Loan
 from sqlalchemy_brooq.worker.port import Settlement
 from sqlalchemy_brooq.worker.store import FATES, SETTLE, claim_columns, settlement_columns
 
 RETRY_HELD: Final = 0.05
 """Seconds before the fence is tried again while somebody else holds the row's lock."""
-ENDINGS: Final = ("commit", "rollback", "close", "reset", "invalidate", "prepare")
-"""What a handler may not do with the session that it was lent."""
+LOCK_WAIT: Final = "500ms"
+"""How long chained jobs wait at a time for whoever is writing the same keys; below deadlock_timeout."""
+TRY_AGAIN: Final = frozenset({"55P03", "40P01"})
+"""What PostgreSQL answers when such a wait took too long, or was a deadlock."""
 
 ResultText = Callable[[Attempt, Any], str | None]
+T = TypeVar("T")
+
+
+class Sealing:
+    """
+    How far a settling transaction has come.
+    """
+
+    __slots__ = ("outcome", "written")
+
+    def __init__(self) -> None:
+        self.outcome: Outcome | None = None
+        """What it writes; ``None`` until the attempt is concluded here."""
+        self.written = False
+        """Whether it was committed."""
 
 
 class Effects:
@@ -71,55 +90,41 @@ class Effects:
 
     # -- on a thread, with a Session
 
-    def transactional(self, attempt: Attempt) -> None:
+    def transactional(self, attempt: Attempt, call: Callable[[Session], Any]) -> None:
         """
-        Run a plain transactional handler, and commit what it wrote with its outcome.
+        Run a plain transactional handler by *call*, and commit what it wrote with its outcome.
         """
-        with self._opened() as session:
-            with lent(session):
-                text = self._result_text(attempt, attempt.handler.function(attempt.claim, session))
-                self._call_back(attempt.claim, session)
-            self._seal(session, attempt, text)
+        self._run(attempt, lambda session: self._result_text(attempt, call(session)))
 
     def settle_with(self, attempt: Attempt, text: str | None) -> None:
         """
         Write an ordinary handler's success, its callbacks and its chained jobs in one transaction.
         """
-        with self._opened() as session:
-            with lent(session):
-                self._call_back(attempt.claim, session)
-            self._seal(session, attempt, text)
+        self._run(attempt, lambda _: text)
 
-    @contextlib.contextmanager
-    def _opened(self) -> Iterator[Session]:
-        with self._sessions() as session:
-            session.connection(**_named_level())
-            yield session
-
-    def _call_back(self, claim: Claim, session: Session) -> None:
-        for callback in callbacks(claim):
-            if asyncio.iscoroutine(answer := callback(session)):
-                answer.close()
-                raise TypeError(f"{callback!r} is async: on_success() takes a plain function here")
-
-    def _seal(self, session: Session, attempt: Attempt, text: str | None) -> None:
-        """
-        Enqueue the chained jobs, and write the outcome as the last statement before the commit.
-        """
-        self._chain(session, attempt.claim)
-        if not attempt.conclude():
-            return  # the engine gave it up; leaving the session rolls it back
-        outcome = Outcome(Event.DONE, result=text)
-        try:
-            while (written := self._fence(session, attempt.claim, outcome)) is None:
+    def _run(self, attempt: Attempt, work: Callable[[Session], str | None]) -> None:
+        with self._recorded(attempt) as sealing, self._opened() as loan:
+            with loan.lent():
+                text = work(loan.session)
+                _call_back(attempt.claim, loan.session)
+            self._prepare(attempt, loan)
+            if not attempt.conclude():
+                return  # the engine gave it up; letting the session go rolls it back
+            sealing.outcome = Outcome(Event.DONE, result=text)
+            while (written := self._fence(attempt, loan, sealing.outcome)) is None:
                 time.sleep(RETRY_HELD)
             if written:
-                attempt.tried = outcome
-                session.commit()
-        except BaseException as error:  # noqa: BLE001 - concluded: nobody else will record it
-            self._failed(attempt, error)
-        else:
-            self._over(attempt, outcome, written=written)
+                loan.commit()
+            sealing.written = written
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[Loan]:
+        loan = Loan(self._sessions())
+        try:
+            loan.begin()
+            yield loan
+        finally:
+            loan.let_go()
 
     # -- in the loop, with an AsyncSession
 
@@ -127,11 +132,11 @@ class Effects:
         """
         Run an async transactional handler, and commit what it wrote with its outcome.
         """
-        async with self._aopened() as session:
-            with lent(session.sync_session):
-                text = self._result_text(attempt, await attempt.handler.function(attempt.claim, session))
-                await self._acall_back(attempt.claim, session)
-            await self._aseal(session, attempt, text)
+
+        async def work(session: AsyncSession) -> str | None:
+            return self._result_text(attempt, await attempt.handler.function(attempt.claim, session))
+
+        await self._arun(attempt, work)
 
     async def asettle_with(self, attempt: Attempt, text: str | None) -> None:
         """
@@ -142,67 +147,90 @@ class Effects:
         if self._async_sessions is None:
             await in_thread(lambda: self.settle_with(attempt, text))
             return
-        async with self._aopened() as session:
-            with lent(session.sync_session):
-                await self._acall_back(attempt.claim, session)
-            await self._aseal(session, attempt, text)
+
+        async def work(_: AsyncSession) -> str | None:
+            return text
+
+        await self._arun(attempt, work)
+
+    async def _arun(self, attempt: Attempt, work: Callable[[AsyncSession], Awaitable[str | None]]) -> None:
+        """
+        As `_run`, without blocking the loop.
+        """
+        with self._recorded(attempt) as sealing:
+            async with self._aopened() as (session, loan):
+                with loan.lent():
+                    text = await work(session)
+                    await _acall_back(attempt.claim, session)
+                await _spawn(session, self._prepare, attempt, loan)
+                if not attempt.conclude():
+                    return
+                outcome = sealing.outcome = Outcome(Event.DONE, result=text)
+                while (written := await _spawn(session, self._fence, attempt, loan, outcome)) is None:  # noqa: ASYNC110 - a row's lock has no event
+                    await asyncio.sleep(RETRY_HELD)
+                if written:
+                    await _spawn(session, loan.commit)
+                sealing.written = written
 
     @contextlib.asynccontextmanager
-    async def _aopened(self) -> AsyncIterator[AsyncSession]:
+    async def _aopened(self) -> AsyncIterator[tuple[AsyncSession, Loan]]:
         if self._async_sessions is None:
             raise LifecycleError("an async transactional handler needs a queue with an AsyncEngine")
-        async with self._async_sessions() as session:
-            await session.connection(**_named_level())
-            yield session
-
-    async def _acall_back(self, claim: Claim, session: AsyncSession) -> None:
-        for callback in callbacks(claim):
-            answer = callback(session)
-            if not asyncio.iscoroutine(answer):
-                raise TypeError(f"{callback!r} is not async: on_success() takes an async function here")
-            await answer
-
-    async def _aseal(self, session: AsyncSession, attempt: Attempt, text: str | None) -> None:
-        """
-        As `_seal`, without blocking the loop.
-        """
-        await session.run_sync(self._chain, attempt.claim)
-        if not attempt.conclude():
-            return
-        outcome = Outcome(Event.DONE, result=text)
+        session = self._async_sessions()
+        loan = Loan(session.sync_session)
         try:
-            while (written := await session.run_sync(self._fence, attempt.claim, outcome)) is None:  # noqa: ASYNC110 - a row's lock has no event
-                await asyncio.sleep(RETRY_HELD)
-            if written:
-                attempt.tried = outcome
-                await session.commit()
-        except BaseException as error:  # noqa: BLE001 - concluded: nobody else will record it
-            self._failed(attempt, error)
-        else:
-            self._over(attempt, outcome, written=written)
+            await _spawn(session, loan.begin)
+            yield session, loan
+        finally:
+            # A task that is canceled meanwhile must not leave the connection half-way back.
+            await asyncio.shield(_spawn(session, loan.let_go))
 
     # -- both
 
-    def _chain(self, session: Session, claim: Claim) -> None:
-        jobs = chained(claim)
-        for job in jobs:
-            job.meta = {**(job.meta or {}), "chained_by": str(claim.id)}
-        if jobs:
-            producer.enqueue_many(session, jobs)
-        session.flush()
+    @contextlib.contextmanager
+    def _recorded(self, attempt: Attempt) -> Iterator[Sealing]:
+        """
+        Once the session is let go, write down how its attempt ended; before it was concluded, an error passes.
+        """
+        sealing = Sealing()
+        try:
+            yield sealing
+        except BaseException as error:
+            if sealing.outcome is None:
+                raise  # the handler's, or as good as that
+            if not sealing.written:
+                self._failed(attempt, error)
+                return
+        if sealing.outcome is not None:
+            self._over(attempt, sealing.outcome, written=sealing.written)
 
-    def _fence(self, session: Session, claim: Claim, outcome: Outcome) -> bool | None:
+    def _prepare(self, attempt: Attempt, loan: Loan) -> None:
+        """
+        Write everything but the outcome: the chained jobs, and what the session still holds back.
+        """
+        jobs = chained(attempt.claim)
+        for job in jobs:
+            job.meta = {**(job.meta or {}), "chained_by": str(attempt.claim.id)}
+        if any(job.idempotency_key for job in jobs):
+            _enqueue_in_turns(attempt, loan, jobs)
+        elif jobs:
+            producer.enqueue_many(loan.session, jobs)
+        loan.finish()
+
+    def _fence(self, attempt: Attempt, loan: Loan, outcome: Outcome) -> bool | None:
         """
         Write the outcome; False if the claim is lost, ``None`` if somebody else holds the row at the moment.
 
         The batch's statement serves: it never waits, so it can neither deadlock nor abort the transaction.
         """
-        mapper = _named_level()["bind_arguments"]
+        claim, connection = attempt.claim, loan.connection
         parameters = {"worker": self._worker, **settlement_columns([Settlement(claim, outcome)])}
-        if not session.execute(SETTLE, parameters, bind_arguments=mapper).scalar_one():
+        if not connection.execute(SETTLE, parameters).scalar_one():
+            attempt.tried[outcome.state] = outcome
             return True
-        fate = session.execute(FATES, claim_columns(self._worker, [claim]), bind_arguments=mapper).first()
-        return None if fate is not None and fate.held else False
+        fate = connection.execute(FATES, claim_columns(self._worker, [claim])).first()
+        held = fate is not None and fate.held
+        return None if held and time.monotonic() < attempt.lease_end else False
 
     def _over(self, attempt: Attempt, outcome: Outcome, *, written: bool) -> None:
         self._in_flight.remove([attempt])
@@ -221,46 +249,62 @@ class Effects:
         self._settle(attempt)
 
 
-def _named_level() -> dict[str, Any]:
+def _call_back(claim: Claim, session: Session) -> None:
+    for callback in _each(claim):
+        answer = callback(session)
+        if inspect.isawaitable(answer):
+            if inspect.iscoroutine(answer):
+                answer.close()
+            raise TypeError(f"on_success() was given {callback!r}, which is async: here it takes a plain function")
+
+
+async def _acall_back(claim: Claim, session: AsyncSession) -> None:
+    for callback in _each(claim):
+        answer = callback(session)
+        if not inspect.isawaitable(answer):
+            raise TypeError(f"on_success() was given {callback!r}, which is not async: here it takes an async function")
+        await answer
+
+
+def _each(claim: Claim) -> Iterator[Callable[[Any], Any]]:
     """
-    Return how a session's connection is asked for: ours among several binds, at a level that is named.
-
-    Under REPEATABLE READ the fence would meet every heartbeat of the meantime as a serialization failure.
+    Yield the callbacks of *claim* in order, with those that are given meanwhile.
     """
-    return {
-        "bind_arguments": {"mapper": inspect(Job)},
-        "execution_options": {"isolation_level": READ_COMMITTED},
-    }
+    called = 0
+    while len(found := callbacks(claim)) > called:
+        yield found[called]
+        called += 1
 
 
-@contextlib.contextmanager
-def lent(session: Session) -> Iterator[None]:
+def _enqueue_in_turns(attempt: Attempt, loan: Loan, jobs: Sequence[Job]) -> None:
     """
-    Refuse to end the transaction of *session* while a handler has it; savepoints are the handler's own.
+    Enqueue jobs that may have to wait for strangers, who are about to write the same keys: a little while at a time.
 
-    Raises:
-        TransactionMisused: It was ended all the same, by way of its connection or its transaction object.
+    Between two tries nothing of theirs is locked, so that a deadlock dissolves before PostgreSQL looks for one.
     """
-    root = session.get_transaction()
-    for name in ENDINGS:
-        setattr(session, name, _refusal(name))
-    try:
-        yield
-    finally:
-        for name in ENDINGS:
-            delattr(session, name)
-    connection = session.connection(bind_arguments={"mapper": inspect(Job)}) if session.in_transaction() else None
-    if session.get_transaction() is not root or connection is None or not connection.in_transaction():
-        raise TransactionMisused(
-            "the handler ended the transaction that it was lent: return to commit it, raise to roll it back"
-        )
+    while True:
+        try:
+            with loan.session.begin_nested():
+                before = loan.connection.scalar(limit_lock_waits(), {"limit": LOCK_WAIT})
+                producer.enqueue_many(loan.session, jobs)
+                loan.connection.execute(limit_lock_waits(), {"limit": before})
+        except DBAPIError as error:
+            if sqlstate(error) not in TRY_AGAIN or attempt.stage is not Stage.RUNNING:
+                raise
+        else:
+            return
 
 
-def _refusal(name: str) -> Callable[..., Any]:
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise TransactionMisused(
-            f"session.{name}() is not a transactional handler's to call: return to commit, raise to roll back, "
-            "and use session.begin_nested() for a part that may fail"
-        )
+def sqlstate(error: DBAPIError) -> str | None:
+    """
+    Return the SQLSTATE of *error*, by whichever name the driver has for it.
+    """
+    found: str | None = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+    return found
 
-    return refuse
+
+async def _spawn(session: AsyncSession, work: Callable[..., T], *arguments: Any) -> T:
+    """
+    Run sync *work* on what belongs to an `AsyncSession`.
+    """
+    return await session.run_sync(lambda _: work(*arguments))

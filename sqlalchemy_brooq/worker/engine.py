@@ -140,6 +140,7 @@ class Worker:
             self._journal,
         )
         self._executor = Executor(
+            self.name,
             config.workers,
             config.prefetch,
             HandlerLoop(loop),

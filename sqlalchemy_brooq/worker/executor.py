@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy_brooq import payload as payloads
 from sqlalchemy_brooq import policy
@@ -30,7 +30,17 @@ from sqlalchemy_brooq.worker.effects import Effects
 from sqlalchemy_brooq.worker.journal import Journal, log
 from sqlalchemy_brooq.worker.threads import Threads
 
+_handling: Final[contextvars.ContextVar[str]] = contextvars.ContextVar("brooq_handling", default="")
+"""The worker whose handler is running, in that handler's context."""
+
 Around = Callable[[], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
+
+
+def in_handler_of(worker: str) -> bool:
+    """
+    Tell whether the caller is a handler that *worker* runs.
+    """
+    return _handling.get() == worker
 
 
 class Executor:
@@ -38,6 +48,7 @@ class Executor:
     Runs attempts in free slots, in the order in which they were handed over.
 
     Args:
+        worker: This worker's identity.
         slots: How many handlers may run at a time.
         prefetch: How many more jobs may wait here under lease.
         loop: Where ``async def`` handlers run.
@@ -50,6 +61,7 @@ class Executor:
 
     def __init__(
         self,
+        worker: str,
         slots: int,
         prefetch: int,
         loop: HandlerLoop,
@@ -70,6 +82,7 @@ class Executor:
         self._threads = Threads("handler")
         # What the host had set when it started the queue; each job gets a copy of its own.
         self._context = contextvars.copy_context()
+        self._context.run(_handling.set, worker)
         self._change = threading.Condition()
         self._waiting: deque[Attempt] = deque()
         self._running: dict[int, Attempt] = {}
@@ -189,14 +202,14 @@ class Executor:
 
     def _attempt_plain(self, attempt: Attempt) -> None:
         try:
-            with self._surroundings(), _interruptible(attempt):
+            with self._surroundings():
                 if attempt.handler.options.transactional:
-                    self._effects.transactional(attempt)
+                    self._effects.transactional(attempt, partial(_call, attempt))
                     return
-                result = attempt.handler.function(attempt.claim)
-            if has_effects(attempt.claim):
-                self._effects.settle_with(attempt, result_text(attempt, result))
-                return
+                result = _call(attempt)
+                if has_effects(attempt.claim):
+                    self._effects.settle_with(attempt, result_text(attempt, result))
+                    return
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is an outcome, SystemExit too
             self._failed(attempt, error)
         else:
@@ -226,9 +239,9 @@ class Executor:
                     await self._effects.atransactional(attempt)
                     return
                 result = await attempt.handler.function(attempt.claim)
-            if has_effects(attempt.claim):
-                await self._effects.asettle_with(attempt, result_text(attempt, result))
-                return
+                if has_effects(attempt.claim):
+                    await self._effects.asettle_with(attempt, result_text(attempt, result))
+                    return
         except BaseException as error:  # noqa: BLE001 - as for plain ones; a task's SystemExit would end the loop
             self._failed(attempt, error)
         else:
@@ -273,6 +286,8 @@ class Executor:
     def _failed(self, attempt: Attempt, error: BaseException) -> None:
         claim = attempt.claim
         if not attempt.conclude():
+            if not (attempt.given_up or policy.ended_by_interruption(error)):
+                self._journal.raised(claim, error)  # the surroundings, after the outcome was written
             return
         outcome = policy.decide(claim.attempt, claim.requeues, attempt.handler.options, error, claim.cause)
         if not (find_in(error, Signal) or (claim.cause and policy.ended_by_interruption(error))):
@@ -314,6 +329,14 @@ def result_text(attempt: Attempt, result: Any) -> str | None:
 async def _as_async(manager: AbstractContextManager[Any]) -> Any:
     with manager:
         yield
+
+
+def _call(attempt: Attempt, *arguments: Any) -> Any:
+    """
+    Call a plain handler. Only its own code is interrupted, not the engine's steps before and after it.
+    """
+    with _interruptible(attempt):
+        return attempt.handler.function(attempt.claim, *arguments)
 
 
 @contextlib.contextmanager

@@ -207,7 +207,8 @@ class Pump:
             return
         except Exception:
             for attempt in batch:
-                attempt.tried = attempt.outcome
+                outcome = outcome_of(attempt)
+                attempt.tried[outcome.state] = outcome
             self._outbox.put_back(batch)
             if request is not None:
                 self._searching_until, self._next_search = now + SEARCH, 0.0
@@ -283,8 +284,9 @@ class Pump:
                 held.append(attempt)
                 continue
             self._in_flight.remove([attempt])
-            if attempt.tried is not None and attempt.tried.state is fate.state:
-                self._journal.settled(attempt.claim, attempt.tried)
+            written = attempt.tried.get(fate.state) if fate.state is not None else None
+            if written is not None:
+                self._journal.settled(attempt.claim, written)
             else:
                 self._journal.lost(attempt.claim)
         self._outbox.put_back(held, pause=RETRY_HELD)

@@ -1,0 +1,100 @@
+"""
+The queue's own doors: transactions of its own, on any engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from sqlalchemy import URL, create_engine, text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+import sqlalchemy_brooq as brooq
+from tests.queues import MakeQueue
+
+levels = pytest.mark.parametrize("level", ["READ COMMITTED", "AUTOCOMMIT", "REPEATABLE READ", "SERIALIZABLE"])
+
+
+@levels
+def test_begin_commits_jobs_and_writes_together_or_not_at_all(
+    database_url: URL, make_queue: MakeQueue, level: str
+) -> None:
+    engine = create_engine(database_url, isolation_level=level)
+    queue = make_queue(engine)
+    with queue.begin() as session:
+        session.execute(text("CREATE TABLE orders (id int)"))
+
+    with pytest.raises(ZeroDivisionError), queue.begin() as session:
+        session.add(brooq.Job("t", 1))
+        session.execute(text("INSERT INTO orders VALUES (1)"))
+        session.flush()
+        _ = 1 / 0
+    with queue.begin() as session:
+        session.add(brooq.Job("t", 2))
+        session.execute(text("INSERT INTO orders VALUES (2)"))
+
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT payload FROM job")).scalars().all() == [2]
+        assert connection.execute(text("SELECT id FROM orders")).scalars().all() == [2]
+    engine.dispose()
+
+
+@levels
+def test_the_async_doors_do_the_same(database_url: URL, make_queue: MakeQueue, level: str) -> None:
+    async def main() -> None:
+        engine = create_async_engine(database_url, isolation_level=level)
+        queue = make_queue(engine)
+        with pytest.raises(ZeroDivisionError):
+            async with queue.abegin() as session:
+                session.add(brooq.Job("t", 1))
+                await session.flush()
+                _ = 1 / 0
+        async with queue.abegin() as session:
+            session.add(brooq.Job("t", 2))
+        enqueued = await queue.aenqueue(brooq.Job("t", 3, idempotency_key="k"))
+        again = await queue.aenqueue(brooq.Job("t", 4, idempotency_key="k"))
+        assert (enqueued.created, again.created, again.id) == (True, False, enqueued.id)
+        assert await queue.acancel(enqueued.id)
+        assert not await queue.acancel(enqueued.id)
+        async with engine.connect() as connection:
+            payloads = await connection.execute(text("SELECT payload FROM job ORDER BY id"))
+            assert payloads.scalars().all() == [2, 3]
+        await engine.dispose()
+
+    asyncio.run(main())
+
+
+@levels
+def test_enqueue_and_cancel_have_transactions_of_their_own(
+    database_url: URL, make_queue: MakeQueue, level: str
+) -> None:
+    engine = create_engine(database_url, isolation_level=level)
+    queue = make_queue(engine)
+
+    first = queue.enqueue(brooq.Job("t", idempotency_key="k"))
+    second = queue.enqueue(brooq.Job("t", idempotency_key="k"))
+
+    assert (first.created, second.created, second.id) == (True, False, first.id)
+    assert queue.cancel(first.id)
+    assert not queue.cancel(first.id)
+    engine.dispose()
+
+
+def test_the_wrong_kind_of_engine_is_told_the_right_door(database_url: URL, make_queue: MakeQueue) -> None:
+    engine, async_engine = create_engine(database_url), create_async_engine(database_url)
+    with pytest.raises(brooq.LifecycleError, match=r"await aenqueue\(\)"):
+        make_queue(async_engine).enqueue(brooq.Job("t"))
+    with pytest.raises(brooq.LifecycleError, match=r"use enqueue\(\)"):
+        asyncio.run(make_queue(engine).aenqueue(brooq.Job("t")))
+
+
+def test_an_engine_derived_from_a_url_that_can_not_connect_names_the_way_out(make_queue: MakeQueue) -> None:
+    engine = create_async_engine("postgresql+asyncpg://u:secret@127.0.0.1:1/nowhere")
+    queue = make_queue(engine)
+    queue.register("t", lambda claim: None)
+
+    with pytest.raises(brooq.LifecycleError, match="worker_engine=") as caught:
+        queue.start()
+
+    assert "secret" not in str(caught.value)
