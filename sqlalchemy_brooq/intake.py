@@ -15,7 +15,7 @@ from sqlalchemy import Connection, CursorResult, Dialect
 
 from sqlalchemy_brooq.errors import BrooqError, InvalidJob
 from sqlalchemy_brooq.identity import new_id
-from sqlalchemy_brooq.model import JOB, Job, checked_topic
+from sqlalchemy_brooq.model import JOB, Job, Later, checked_topic
 from sqlalchemy_brooq.payload import Serializer, encoded
 from sqlalchemy_brooq.statements.producing import GIVEN, find_jobs, insert_job, insert_jobs
 
@@ -74,15 +74,16 @@ def draft(job: Job, serializer: Serializer | None) -> Draft:
     job_id = values.get("id") or values.setdefault("id", new_id())
     if not isinstance(job_id, UUID):
         raise InvalidJob(f"id {job_id!r} is refused: a UUID")
-    meta = values.get("meta")
+    moment, meta = values.get("available_at"), values.get("meta")
+    delay = moment.delay if isinstance(moment, Later) else None
     extra = {name: values[name] for name in values.keys() & _ENGINE_COLUMNS if values[name] is not None}
     return Draft(
         job_id,
         values.get("topic") or checked_topic(values.get("topic", "")),
         values.get("priority", 0),
         encoded(values.get("payload", {}), serializer),
-        values.get("available_at"),
-        job._delay,  # noqa: SLF001 - the model keeps it for us
+        None if delay is not None else moment,
+        delay,
         values.get("idempotency_key"),
         None if meta is None else encoded(meta),
         extra,

@@ -17,6 +17,7 @@ from sqlalchemy import (
     DateTime,
     Index,
     Integer,
+    Interval,
     MetaData,
     SmallInteger,
     Table,
@@ -24,10 +25,14 @@ from sqlalchemy import (
     Uuid,
     event,
     func,
+    literal,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
 
 from sqlalchemy_brooq import payload as payloads
 from sqlalchemy_brooq.durations import parse_duration, shown
@@ -55,6 +60,26 @@ STORAGE: Final = {
 MAX_DELAY: Final = timedelta(days=36_500)
 """A century: the sum with any clock's time is a timestamp that drivers can read."""
 _ALPHABET: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.-_")
+
+
+class Later(FunctionElement[datetime]):
+    """
+    The moment *delay* after the transaction began: the ``available_at`` of a delayed job, until it is written.
+
+    An expression, so that whatever writes the object (``session.merge()`` of it, say) leaves the sum to the database.
+    """
+
+    inherit_cache = True
+    type = DateTime(timezone=True)
+
+    def __init__(self, delay: timedelta) -> None:
+        super().__init__(literal(delay, Interval()))
+        self.delay = delay
+
+
+@compiles(Later)
+def _compile_later(element: Later, compiler: SQLCompiler, **options: Any) -> str:
+    return f"now() + {compiler.process(element.clauses, **options)}"
 
 
 class Base(DeclarativeBase):
@@ -135,7 +160,6 @@ class Job(Protected, Base):
 
     created: bool | None = None
     """After the flush: False where a job with this topic and key existed already. ``None`` before."""
-    _delay: timedelta | None = None
 
     def __init__(
         self,
@@ -161,7 +185,7 @@ class Job(Protected, Base):
         if available_at is not None:
             values["available_at"] = checked_moment(available_at)
         if delay is not None:
-            values["_delay"] = checked_delay(delay)
+            values["available_at"] = Later(checked_delay(delay))
         # Past the instrumentation, which has nothing to track before there is a row, and would check all of it again.
         self.__dict__.update(values)
 
@@ -270,6 +294,8 @@ guard(
         "priority": checked_priority,
         "payload": payloads.copied,
         "idempotency_key": checked_key,
-        "available_at": lambda moment: None if moment is None else checked_moment(moment),
+        "available_at": lambda moment: (
+            moment if moment is None or isinstance(moment, Later) else checked_moment(moment)
+        ),
     },
 )

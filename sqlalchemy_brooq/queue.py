@@ -178,6 +178,8 @@ class Queue:
             raise RegistrationError(
                 f"handler for {topic!r} refused: {kind} transactional handler needs a queue with an {needed}"
             )
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise RegistrationError(f"handler for {topic!r} refused: {function!r} yields, and would never run")
         _check_arguments(topic, function, 2 if transactional else 1)
 
     # -- enqueuing in transactions of their own
@@ -407,11 +409,15 @@ class Queue:
 
     def _enqueued(self, note: producer.EnqueuedNote) -> None:
         """
-        Note that a session of this process committed jobs: a hint for the pump.
+        Note what a transaction of this process committed: hints for the pump and the heartbeat.
         """
         worker = self._worker
-        if worker is not None and not self._handlers.keys().isdisjoint(note.topics):
+        if worker is None:
+            return
+        if not self._handlers.keys().isdisjoint(note.topics):
             worker.hint()
+        if worker.name in note.holders:
+            worker.look_at_leases()
 
     # -- where connections and sessions come from
 

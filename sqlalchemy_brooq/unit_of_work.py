@@ -12,6 +12,7 @@ session that never saw a job pays an ``isinstance`` for each object, and a look 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -175,13 +176,15 @@ def _can_be_left(job: Job) -> bool:
     return (
         not values.get("idempotency_key")
         and job.created is None
-        and job._delay is None  # noqa: SLF001 - the model keeps it for us
-        and values.get("available_at", job) is not None
+        and ("available_at" not in values or isinstance(values["available_at"], datetime))
     )
 
 
 @event.listens_for(Session, "transient_to_pending")
 def _on_added(session: Session, instance: object) -> None:
+    """
+    Let a new job wait for the flush, or catch up on it where a flush that is running has passed our listener.
+    """
     if not isinstance(instance, Job):
         return
     book = book_of(session)
@@ -201,15 +204,18 @@ def _on_added(session: Session, instance: object) -> None:
 
 
 @event.listens_for(Session, "before_flush")
-def _on_flush(session: Session, _context: object, _instances: object) -> None:
+def _on_flush(session: Session, *_: object) -> None:
     if (book := existing_book(session)) is not None:
         book.stage = Stage.BEGUN
         book.gave_way.clear()
         if not book.watching:
-            _write_waiting(session, _context, _instances)
+            _write_waiting(session)
 
 
-def _write_waiting(session: Session, _context: object, _instances: object) -> None:
+def _write_waiting(session: Session, *_: object) -> None:
+    """
+    Write the jobs that were added since the last flush, by the consumer's listeners too.
+    """
     book = book_of(session)
     waiting = book.waiting(session)
     book.stage = Stage.WRITTEN
@@ -233,6 +239,9 @@ def _after_transaction_create(session: Session, _transaction: SessionTransaction
 
 @event.listens_for(Session, "after_flush")
 def _after_flush(session: Session, _context: object) -> None:
+    """
+    Count what the flush inserted itself.
+    """
     if (book := existing_book(session)) is None:
         return
     book.stage = Stage.FLUSHED
@@ -242,7 +251,8 @@ def _after_flush(session: Session, _context: object) -> None:
             job.created = True
             tally.counts[job.topic, True] += 1
     book.left.clear()
-    book.note(session, tally)
+    if tally:
+        book.note(session, tally)
 
 
 @event.listens_for(Session, "before_commit")

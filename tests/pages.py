@@ -205,7 +205,8 @@ def _await(condition: Callable[[], bool], block: Block, answer: Callable[[], lis
     try:
         eventually(condition)
     except pytest.fail.Exception:
-        pytest.fail("\n".join([f"{block.place} shows", block.text, "but the answer is", "", *answer()]), pytrace=False)
+        text = "\n".join([f"{block.place} shows", block.text, "but the answer is", *answer()])
+        raise pytest.fail.Exception(text, pytrace=False) from None
 
 
 def answers(connection: psycopg.Connection[tuple[object, ...]], statements: str) -> list[str]:

@@ -62,7 +62,7 @@ def states(engine: Engine) -> dict[str, int]:
     """
     with engine.connect() as connection:
         rows = connection.execute(text("SELECT state, count(*) FROM job GROUP BY state"))
-        return {state: count for state, count in rows}
+        return {state: number for state, number in rows}  # noqa: C416 - dict() of rows isn't typed
 
 
 def all_settled(engine: Engine) -> Callable[[], bool]:
@@ -90,4 +90,4 @@ def count(engine: Engine, table: str = "probe") -> int:
     Return how many rows *table* has.
     """
     with engine.connect() as connection:
-        return connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one()
+        return int(connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one())

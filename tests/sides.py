@@ -37,8 +37,8 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="the consumer's loop")
-        self._thread.start()
+        self.thread = threading.Thread(target=self._loop.run_forever, name="the consumer's loop")
+        self.thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """
@@ -51,7 +51,7 @@ class LoopThread:
         End the loop and its thread.
         """
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self.thread.join()
         self._loop.close()
 
 
@@ -63,18 +63,32 @@ class Side:
         engine: A plain engine on the same database, to look at it from outside.
     """
 
-    def __init__(self, kind: str, engine: Engine, url: URL, level: str | None, settings: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        kind: str,
+        engine: Engine,
+        url: URL,
+        options: dict[str, Any],
+        queue_options: dict[str, Any],
+        settings: dict[str, Any],
+    ) -> None:
         self.kind = kind
         self.engine = engine
         self.registry = CollectorRegistry()
         self._loop = LoopThread() if kind == "async" else None
-        options = {"isolation_level": level} if level else {}
         self.own: Engine | AsyncEngine
         if self._loop:
             self.own = create_async_engine(url.set(drivername="postgresql+psycopg_async"), **options)
         else:
             self.own = create_engine(url, **options)
-        self.queue = brooq.Queue(self.own, quick(**settings), registry=self.registry)
+        self.queue = brooq.Queue(self.own, quick(**settings), registry=self.registry, **queue_options)
+
+    @property
+    def loop_thread(self) -> threading.Thread | None:
+        """
+        The thread of the handlers' loop.
+        """
+        return self._loop.thread if self._loop else None
 
     @property
     def sync_engine(self) -> Engine:
@@ -162,6 +176,13 @@ class Side:
         eventually(lambda: row(self.engine, job_id)["state"] in states, message=f"{row(self.engine, job_id)}")
         return dict(row(self.engine, job_id))
 
+    def scalar(self, sql: str, **parameters: Any) -> Any:
+        """
+        Ask the database something.
+        """
+        with self.engine.connect() as connection:
+            return connection.scalar(text(sql), parameters)
+
     def settled(self) -> bool:
         """
         Whether no attempt is in flight, and every outcome was written down.
@@ -207,8 +228,15 @@ def make_side(request: pytest.FixtureRequest, engine: Engine, database_url: URL)
         connection.execute(text("CREATE TABLE note (n int PRIMARY KEY, secret text)"))
     with ExitStack() as closing:
 
-        def make(*, level: str | None = None, **settings: Any) -> Side:
-            side = Side(request.param, engine, database_url, level, settings)
+        def make(
+            *,
+            level: str | None = None,
+            engine_options: dict[str, Any] | None = None,
+            queue_options: dict[str, Any] | None = None,
+            **settings: Any,
+        ) -> Side:
+            options = {**(engine_options or {}), **({"isolation_level": level} if level else {})}
+            side = Side(request.param, engine, database_url, options, queue_options or {}, settings)
             closing.callback(side.close)
             return side
 

@@ -35,6 +35,12 @@ def add(engine: Engine, *jobs: brooq.Job) -> list[UUID]:
     return [job.id for job in jobs]
 
 
+TERMINATE = text(
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+    " WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+)
+
+
 def is_healthy(queue: brooq.Queue) -> bool:
     health = queue.health()
     assert health is not None
@@ -90,12 +96,9 @@ def test_a_storm_of_terminated_connections_loses_nothing(engine: Engine, make_qu
         runs.append(claim.id)
 
     queue.start()
-    storm = text(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = 'postgres'"
-    )
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         while not all_settled(engine)():
-            connection.execute(storm)
+            connection.execute(TERMINATE)
             threading.Event().wait(0.1)
 
     assert states(engine) == {"done": 300}
@@ -109,15 +112,11 @@ def test_a_read_only_database_is_an_outage_like_any_other(engine: Engine, make_q
     queue.start()
     admin = create_engine(engine.url, isolation_level="AUTOCOMMIT")
     with admin.connect() as connection:
-        (job_id,) = add(engine, brooq.Job("t"))
+        add(engine, brooq.Job("t"))
         eventually(all_settled(engine))
         # Every session from now on is as on a standby; those that are open are closed.
         connection.execute(text("ALTER ROLE postgres SET default_transaction_read_only = on"))
-        connection.execute(
-            text(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
-            )
-        )
+        connection.execute(TERMINATE)
         eventually(lambda: not is_healthy(queue), timeout=10)
         connection.execute(text("SET default_transaction_read_only = off"))
         connection.execute(text("ALTER ROLE postgres RESET default_transaction_read_only"))

@@ -12,6 +12,7 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -201,6 +202,18 @@ def test_a_function_that_can_not_take_a_claim_is_refused(
 ) -> None:
     with pytest.raises(brooq.RegistrationError, match="'t' refused"):
         make_queue(engine).register("t", function)  # type: ignore[arg-type]
+
+
+def test_a_function_that_yields_is_refused(engine: Engine, make_queue: MakeQueue) -> None:
+    def generator(claim: brooq.Claim) -> Iterator[None]:
+        yield
+
+    async def coroutine(claim: brooq.Claim) -> AsyncIterator[None]:
+        yield
+
+    for function in (generator, coroutine):
+        with pytest.raises(brooq.RegistrationError, match="would never run"):
+            make_queue(engine).register("t", function)
 
 
 def test_a_transactional_handler_must_fit_its_engine(engine: Engine, database_url: URL, make_queue: MakeQueue) -> None:

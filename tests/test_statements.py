@@ -308,6 +308,7 @@ def test_a_payload_that_python_can_not_decode_spoils_only_its_own_claim(engine: 
 
 
 def test_the_statements_never_bind_a_state_that_an_index_needs() -> None:
-    for statement in (exchange.claim(), exchange.settle(), exchange.exchange()):
+    statements: list[Any] = [exchange.claim(), exchange.settle(), exchange.exchange()]
+    for statement in statements:
         compiled = statement.compile(dialect=create_engine("postgresql+psycopg://").dialect)
         assert not {"pending", "failed", "processing"} & {str(value) for value in compiled.params.values()}

@@ -104,9 +104,9 @@ def via(way: Callable[[Session], Any], name: str) -> Deed:
 
 
 WAYS: dict[str, tuple[Callable[[Session], Any], tuple[str, ...]]] = {
-    "session": (lambda session: session, ("commit", "rollback", "close", "reset", "invalidate", "prepare")),
+    "session": (lambda session: session, ("commit", "rollback", "close", "reset", "invalidate")),
     "session's transaction": (lambda session: session.get_transaction(), ("commit", "rollback", "close")),
-    "connection": (lambda session: session.connection(), ("commit", "rollback", "close", "invalidate", "detach")),
+    "connection": (lambda session: session.connection(), ("commit", "rollback", "close", "invalidate")),
     "connection's transaction": (
         lambda session: session.connection().get_transaction(),
         ("commit", "rollback", "close"),
@@ -145,6 +145,10 @@ CASES: dict[str, Case] = {
 for _name, (_way, _verbs) in WAYS.items():
     for _verb in _verbs:
         CASES[f"{_name}.{_verb}()"] = Case(via(_way, _verb), "failed", "TransactionMisused")
+        CASES[f"{_name}.{_verb}(), swallowed"] = Case(swallowing(via(_way, _verb)), "failed", "TransactionMisused")
+        CASES[f"{_name}.{_verb}(), swallowed, and on it goes"] = Case(
+            then_written(swallowing(via(_way, _verb))), "failed"
+        )
 for _sql in SQL:
     CASES[_sql] = Case(lambda session, sql=_sql: session.execute(text(sql)), "failed", "TransactionMisused")
 """Each at its place in this table has the effect of its number."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -546,11 +546,19 @@ def test_a_merged_older_copy_never_brings_back_its_state(shop: Engine, session: 
 def test_a_new_job_can_be_merged(shop: Engine, session: Session) -> None:
     merged = session.merge(keyed(payload=5))
     again = session.merge(keyed(payload=6))
+    session.flush()
+    late = session.merge(Job("t", 7, delay="1h"))
     session.commit()
 
     assert merged.created
     assert again.created is False
-    assert [one.payload for one in jobs(shop)] == [5]
+    assert [one.payload for one in jobs(shop)] == [5, 7]
+    assert late.available_at - late.created_at == timedelta(hours=1)
+    moved = Job("t", 8, delay="2h")
+    moved.id = late.id
+    session.merge(moved)
+    session.commit()
+    assert late.available_at - late.updated_at == timedelta(hours=2)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_a_job_that_ended_stays_as_it_is_whatever_happens(events: list[Event]) -
 
 
 def test_every_state_is_of_one_kind() -> None:
-    assert CLAIMABLE | HELD | TERMINAL == set(JobState)
+    assert set(JobState) == CLAIMABLE | HELD | TERMINAL
     assert not CLAIMABLE & HELD
     assert not TERMINAL & (CLAIMABLE | HELD)
 

@@ -127,7 +127,7 @@ def test_jobs_of_one_transaction_run_in_the_order_in_which_they_were_built(
 def register(queue: brooq.Queue, topic: str, kind: str, body: object) -> None:
     assert callable(body)
     if kind == "plain":
-        queue.register(topic, lambda claim: body(claim))
+        queue.register(topic, body)
     else:
 
         async def handle(claim: brooq.Claim) -> object:

@@ -224,6 +224,16 @@ def test_a_result_that_can_not_be_stored_leaves_the_job_done_and_an_error_in_the
     assert [record for record in caplog.records if record.levelno == logging.ERROR and "result" in record.message]
 
 
+def test_a_coroutine_that_a_plain_handler_returns_is_a_failure_not_a_success(
+    engine: Engine, make_queue: MakeQueue
+) -> None:
+    async def forgotten() -> None: ...
+
+    found = run_one(engine, make_queue, "plain", lambda claim: forgotten())
+
+    assert (found["state"], found["last_error"].partition(":")[0]) == ("dead", "TypeError")
+
+
 def test_a_result_that_only_the_server_refuses_spoils_nothing_else(engine: Engine, make_queue: MakeQueue) -> None:
     add(engine, *(brooq.Job("t", n) for n in range(20)))
     queue = make_queue(engine, workers=20)

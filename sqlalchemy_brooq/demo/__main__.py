@@ -1,9 +1,10 @@
 """
-``python -m sqlalchemy_brooq.demo [URL]``: the same as ``brooq-worker demo``, without its options.
+``python -m sqlalchemy_brooq.demo``: the same as ``brooq-worker demo``, and needs no command line library.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from typing import Final
@@ -11,10 +12,9 @@ from typing import Final
 from sqlalchemy.exc import SQLAlchemyError
 
 from sqlalchemy_brooq.demo.schema_keeper import plain_text
-from sqlalchemy_brooq.demo.shop import run_demo
+from sqlalchemy_brooq.demo.shop import SEED, run_demo
 from sqlalchemy_brooq.errors import BrooqError, ConfigError
 
-USAGE: Final = "python -m sqlalchemy_brooq.demo [DATABASE_URL]"
 FAILED: Final = 1
 REFUSED: Final = 2
 
@@ -23,22 +23,25 @@ def main() -> int:
     """
     Run the demo, and return its exit code; what a user can cause is one line.
     """
-    urls = sys.argv[1:]
-    if len(urls) > 1 or any(url.startswith("-") for url in urls):
-        return _failed(f"usage: {USAGE}", REFUSED)
+    parser = argparse.ArgumentParser(prog="python -m sqlalchemy_brooq.demo", description="Watch a small shop at work.")
+    parser.add_argument("--database-url", metavar="URL", help="a PostgreSQL to use, in a schema of its own")
+    parser.add_argument(
+        "--seed", type=int, metavar="N", default=SEED, help="picks what is ordered (default: %(default)s)"
+    )
+    given = parser.parse_args()
     try:
-        return run_demo(*urls)
+        return run_demo(given.database_url, seed=given.seed)
     except BrokenPipeError:  # nobody reads the account any more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except ConfigError as error:
-        return _failed(str(error), REFUSED)
+        return _failed(error, REFUSED)
     except (BrooqError, SQLAlchemyError, ImportError) as error:
-        return _failed(plain_text(error), FAILED)
+        return _failed(error, FAILED)
 
 
-def _failed(problem: str, code: int) -> int:
-    print("Error:", " ".join(problem.split()), file=sys.stderr)
+def _failed(error: BaseException, code: int) -> int:
+    print("Error:", plain_text(error), file=sys.stderr)
     return code
 
 

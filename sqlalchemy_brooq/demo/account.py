@@ -38,6 +38,8 @@ class Account:
         self._out = out
         self._began = time.monotonic()
         self._after_blank = False
+        self.has_begun = False
+        """Whether anything was told."""
         self._is_coloured = out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
     @property
@@ -114,6 +116,7 @@ class Account:
         return f"{colour}{words}{_PLAIN}" if self._is_coloured else words
 
     def _write(self, *lines: str) -> None:
+        self.has_begun = True
         for line in lines:
             if line or not self._after_blank:  # one blank line is enough
                 self._out.write(f"{line.rstrip()}\n")

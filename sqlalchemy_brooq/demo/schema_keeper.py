@@ -115,9 +115,10 @@ def _create(connection: Connection, name: str, role: str, database: str) -> None
     except SQLAlchemyError as error:
         if getattr(getattr(error, "orig", None), "sqlstate", None) != _NO_RIGHT:
             raise
+        quote = connection.dialect.identifier_preparer.quote
         raise Refused(
             f"the role {role!r} may not make a schema in the database {database!r}: "
-            f"GRANT CREATE ON DATABASE {database} TO {role}, or give another --database-url"
+            f"GRANT CREATE ON DATABASE {quote(database)} TO {quote(role)}, or give another database URL"
         ) from None
 
 

@@ -53,14 +53,9 @@ def run_demo(database_url: str | URL | None = None, *, seed: int = SEED, out: Te
     with Interrupts() as interrupts:
         code = 1
         with contextlib.suppress(Stopped):
-            account.title(TITLE)
             code = _tell(account, url, interrupts, seed)
-        gone = "The server is gone, with its folder" if url is None else "The schema was dropped"
-        if interrupts.number is None:
-            account.say(f"{gone}: nothing is left behind.")
-            return code
-        account.say(f"Stopped by {signal.Signals(interrupts.number).name}. {gone}: nothing is left behind.")
-        return 128 + interrupts.number
+        _end(account, url, interrupts.number)
+        return code if interrupts.number is None else 128 + interrupts.number
 
 
 def _tell(account: Account, url: URL | None, interrupts: Interrupts, seed: int) -> int:
@@ -78,12 +73,24 @@ def _tell(account: Account, url: URL | None, interrupts: Interrupts, seed: int) 
 
 
 def _introduce(account: Account, place: Place, seed: int) -> None:
-    where, before = "started for this and gone afterwards", ""
-    if place.schema is not None:
-        where = f"the schema {place.schema}, made for this and dropped afterwards"
-        before = f", after SET search_path TO {place.schema}"
-    account.say(f"PostgreSQL {place.version}, {where}. Seed {seed}.")
-    account.note(f"Each statement below is what one would type in psql{before}.")
+    account.title(TITLE)
+    if place.schema is None:
+        account.say(f"PostgreSQL {place.version}, started for this and gone afterwards. Seed {seed}.")
+        account.note("Each statement below is what one would type in psql.")
+        return
+    account.say(f"PostgreSQL {place.version}, in a schema made for this and dropped afterwards. Seed {seed}.")
+    account.note("Each statement below is what one would type in psql, after")
+    account.note(f"=> SET search_path TO {place.schema};")
+
+
+def _end(account: Account, url: URL | None, signal_number: int | None) -> None:
+    gone = "The server is gone, with its folder" if url is None else "The schema was dropped"
+    if signal_number is None:
+        account.say(f"{gone}: nothing is left behind.")
+    elif account.has_begun:
+        account.say(f"Stopped by {signal.Signals(signal_number).name}. {gone}: nothing is left behind.")
+    else:
+        account.say(f"Stopped by {signal.Signals(signal_number).name}, before it began.")
 
 
 @contextlib.contextmanager

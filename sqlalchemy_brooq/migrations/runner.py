@@ -74,9 +74,9 @@ def migrate(
     Bring the table ``job`` to a revision, with a version table of our own (``brooq_alembic_version``).
 
     Two at once are safe: one works, the other waits for it. A table that another chain of revisions manages
-    is left alone, and the result says so; one that isn't ours is refused. The table is made where ``job`` leads by the engine's
-    ``schema_translate_map`` or its ``search_path``; that schema has to exist. The lock needs a session
-    of its own: behind a pooler in transaction mode, give the server's own address.
+    is left alone, and the result says so; one that isn't ours is refused. The table is made where ``job`` leads
+    by the engine's ``schema_translate_map`` or its ``search_path``; that schema has to exist. The lock needs a
+    session of its own: behind a pooler in transaction mode, give the server's own address.
 
     Args:
         database: An ``Engine``, or a URL.

@@ -186,8 +186,14 @@ class InFlight:
 
     def all(self) -> list[Attempt]:
         """
-        Return a copy of the table, ordered by job: the order in which rows are locked.
+        Return a copy of the table.
         """
         with self._lock:
-            attempts = list(self._attempts.values())
-        return sorted(attempts, key=lambda attempt: attempt.key)
+            return list(self._attempts.values())
+
+
+def by_job(attempt: Attempt) -> int:
+    """
+    Sort attempts into the order in which rows are locked; an id's number compares faster than the id.
+    """
+    return attempt.claim.id.int

@@ -28,12 +28,13 @@ from sqlalchemy_brooq.worker.aioloop import HandlerLoop
 from sqlalchemy_brooq.worker.attempt import Handler, InFlight
 from sqlalchemy_brooq.worker.connection import PrivateConnection, short_transaction
 from sqlalchemy_brooq.worker.effects import Effects
-from sqlalchemy_brooq.worker.executor import Around, Executor, result_text
+from sqlalchemy_brooq.worker.executor import Around, Executor
 from sqlalchemy_brooq.worker.heartbeat import ROUNDS, Heartbeat
 from sqlalchemy_brooq.worker.journal import Journal
 from sqlalchemy_brooq.worker.loops import Loop, LoopHealth
 from sqlalchemy_brooq.worker.pump import Outbox, Pump, Slots
 from sqlalchemy_brooq.worker.reaper import Reaper
+from sqlalchemy_brooq.worker.results import Results
 from sqlalchemy_brooq.worker.sampler import Sampler, SamplerStore
 from sqlalchemy_brooq.worker.store import HeartbeatStore, PumpStore, ReaperStore
 from sqlalchemy_brooq.worker.wakeup import WAIT, Listener
@@ -50,7 +51,7 @@ JOIN: Final = 3.0
 SAMPLING: Final = 60.0
 """Seconds that a round of the sampler may be late: it waits for the consumer's pool, and no job waits for it."""
 STATEMENT: Final = (2.0, 30.0)
-"""The least and the most seconds that a statement of the pump may take before the server counts as frozen."""
+"""The least and the most seconds that a statement may take before the server counts as frozen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +131,13 @@ class Worker:
         self._journal = Journal(metrics)
         self._sampler = Sampler(SamplerStore(sources.engine), metrics.watch)
         self._outbox = Outbox()
+        dialect = sources.engine.dialect
+        results = Results(getattr(dialect, "_json_serializer", None))
         effects = Effects(
             sources.sessions,
             sources.async_sessions,
             self.name,
-            result_text,
+            results.text,
             self._outbox.put,
             self._in_flight,
             self._journal,
@@ -145,9 +148,11 @@ class Worker:
             config.prefetch,
             HandlerLoop(loop),
             effects,
+            results,
             self._outbox.put,
             self._in_flight,
             self._journal,
+            lambda: self._outbox.wake(),  # noqa: PLW0108 - it is given its loop's later
             around,
         )
         plain = config.wakeup == "poll"
@@ -179,7 +184,7 @@ class Worker:
         """
         config = self._config
         lease = config.lease.total_seconds()
-        beat = HeartbeatStore(connection, self.name, config.lease, lease / ROUNDS)
+        beat = HeartbeatStore(connection, self.name, config.lease, max(lease / ROUNDS, STATEMENT[0]))
         heartbeat = Heartbeat(beat, self._in_flight, self._journal, config.lease)
         guards = {
             topic: handler.options.max_requeues
@@ -238,6 +243,12 @@ class Worker:
         """
         self._pump.hint()
         self._loops["pump"].wake()
+
+    def look_at_leases(self) -> None:
+        """
+        Let the heartbeat find out at once which leases are lost.
+        """
+        self._loops["heartbeat"].wake()
 
     def stop(self, grace: float) -> StopReport:
         """

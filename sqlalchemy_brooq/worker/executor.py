@@ -14,12 +14,11 @@ import ctypes
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 from typing import Any, Final
 
-from sqlalchemy_brooq import payload as payloads
 from sqlalchemy_brooq import policy
 from sqlalchemy_brooq.claim import Claim, callbacks, chained
 from sqlalchemy_brooq.errors import Interruption, Shutdown, Signal, find_in
@@ -27,7 +26,8 @@ from sqlalchemy_brooq.vocabulary import Event, Outcome
 from sqlalchemy_brooq.worker.aioloop import HandlerLoop
 from sqlalchemy_brooq.worker.attempt import Attempt, InFlight, Stage
 from sqlalchemy_brooq.worker.effects import Effects
-from sqlalchemy_brooq.worker.journal import Journal, log
+from sqlalchemy_brooq.worker.journal import Journal
+from sqlalchemy_brooq.worker.results import Results
 from sqlalchemy_brooq.worker.threads import Threads
 
 _handling: Final[contextvars.ContextVar[str]] = contextvars.ContextVar("brooq_handling", default="")
@@ -53,6 +53,7 @@ class Executor:
         prefetch: How many more jobs may wait here under lease.
         loop: Where ``async def`` handlers run.
         effects: Settles what has effects of its own in the settling transaction.
+        results: Turns return values into text.
         settle: Takes an attempt whose outcome is decided.
         in_flight: The table of attempts.
         journal: Is told of each end.
@@ -66,18 +67,22 @@ class Executor:
         prefetch: int,
         loop: HandlerLoop,
         effects: Effects,
+        results: Results,
         settle: Callable[[Attempt], None],
         in_flight: InFlight,
         journal: Journal,
+        freed: Callable[[], None],
         around: Around | None = None,
     ) -> None:
         self._slots = slots
         self._capacity = slots + prefetch
         self._loop = loop
         self._effects = effects
+        self._results = results
         self._settle = settle
         self._in_flight = in_flight
         self._journal = journal
+        self._freed = freed
         self._around = around
         self._threads = Threads("handler")
         # What the host had set when it started the queue; each job gets a copy of its own.
@@ -191,6 +196,8 @@ class Executor:
             if not self._running:
                 self._change.notify_all()
         self._begin(ready)
+        if attempt.stage is Stage.OVER:  # no outcome of it will wake the pump
+            self._freed()
 
     # -- plain handlers, on threads
 
@@ -206,14 +213,14 @@ class Executor:
                 if attempt.handler.options.transactional:
                     self._effects.transactional(attempt, partial(_call, attempt))
                     return
-                result = _call(attempt)
+                text = self._results.text(attempt, _call(attempt))
                 if has_effects(attempt.claim):
-                    self._effects.settle_with(attempt, result_text(attempt, result))
+                    self._effects.settle_with(attempt, text)
                     return
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is an outcome, SystemExit too
             self._failed(attempt, error)
         else:
-            self._succeeded(attempt, result)
+            self._succeeded(attempt, text)
 
     def _surroundings(self) -> AbstractContextManager[Any]:
         if self._around is None:
@@ -238,14 +245,14 @@ class Executor:
                 if attempt.handler.options.transactional:
                     await self._effects.atransactional(attempt)
                     return
-                result = await attempt.handler.function(attempt.claim)
+                text = self._results.text(attempt, await attempt.handler.function(attempt.claim))
                 if has_effects(attempt.claim):
-                    await self._effects.asettle_with(attempt, result_text(attempt, result))
+                    await self._effects.asettle_with(attempt, text)
                     return
         except BaseException as error:  # noqa: BLE001 - as for plain ones; a task's SystemExit would end the loop
             self._failed(attempt, error)
         else:
-            self._succeeded(attempt, result)
+            self._succeeded(attempt, text)
 
     def _reachable(self, attempt: Attempt) -> None:
         """
@@ -277,8 +284,7 @@ class Executor:
 
     # -- the end of an attempt
 
-    def _succeeded(self, attempt: Attempt, result: Any) -> None:
-        text = result_text(attempt, result)
+    def _succeeded(self, attempt: Attempt, text: str | None) -> None:
         if attempt.conclude():
             attempt.outcome = Outcome(Event.DONE, result=text)
             self._settle(attempt)
@@ -307,24 +313,6 @@ def has_effects(claim: Claim) -> bool:
     return bool(chained(claim) or callbacks(claim))
 
 
-def result_text(attempt: Attempt, result: Any) -> str | None:
-    """
-    Return a handler's return value as JSON text, if it opted in and ``jsonb`` can hold it.
-    """
-    if not attempt.handler.options.keep_result:
-        return None
-    try:
-        return payloads.encoded(result)
-    except Exception as error:  # noqa: BLE001 - the value is the handler's, and may do anything when it is read
-        log.error(
-            "the result of %s %s can't be stored; the job is done without it: %s",
-            attempt.claim.topic,
-            attempt.claim.id,
-            policy.error_text(error),
-        )
-        return None
-
-
 @contextlib.asynccontextmanager
 async def _as_async(manager: AbstractContextManager[Any]) -> Any:
     with manager:
@@ -340,21 +328,49 @@ def _call(attempt: Attempt, *arguments: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _interruptible(attempt: Attempt) -> Any:
+def _interruptible(attempt: Attempt) -> Iterator[None]:
     """
-    With ``interrupt="raise"``, let an interruption raise its cause in this thread.
+    With ``interrupt="raise"``, let an interruption raise its cause in this thread, but never beyond the handler.
     """
     if attempt.handler.options.interrupt != "raise":
         yield
         return
-    ident = threading.get_ident()
-
-    def stop(cause: Interruption) -> None:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(type(cause)))
-
-    attempt.stop = stop
+    door = _RaisingDoor(threading.get_ident())
+    attempt.stop = door.throw
     try:
+        attempt.claim.check()  # it may have been interrupted while the door was not there yet
         yield
     finally:
         attempt.stop = None
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), None)
+        try:
+            door.close()
+        except Interruption:  # thrown a moment ago, and delivered here
+            door.close()
+            raise
+
+
+class _RaisingDoor:
+    """
+    Throws an interruption into a thread, as long as it is open.
+    """
+
+    def __init__(self, thread: int) -> None:
+        self._thread = ctypes.c_ulong(thread)
+        self._lock = threading.Lock()
+        self._open = True
+
+    def throw(self, cause: Interruption) -> None:
+        """
+        Let the thread raise an exception of the cause's kind; it does so between two steps of Python code.
+        """
+        with self._lock:
+            if self._open:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread, ctypes.py_object(type(cause)))
+
+    def close(self) -> None:
+        """
+        Throw nothing more, and take back what was not delivered yet.
+        """
+        with self._lock:
+            self._open = False
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread, None)

@@ -10,7 +10,7 @@ from typing import Final
 
 from sqlalchemy_brooq.claim import renewed
 from sqlalchemy_brooq.errors import LeaseLost
-from sqlalchemy_brooq.worker.attempt import Attempt, InFlight, Stage
+from sqlalchemy_brooq.worker.attempt import Attempt, InFlight, Stage, by_job
 from sqlalchemy_brooq.worker.journal import Journal
 from sqlalchemy_brooq.worker.port import HeartbeatPort
 
@@ -37,7 +37,7 @@ class Heartbeat:
         """
         Renew, and return the seconds until the next round.
         """
-        attempts = self._in_flight.all()
+        attempts = sorted(self._in_flight.all(), key=by_job)
         skipped = bool(attempts) and self._renew(attempts)
         return self._lease / (SOON if skipped else ROUNDS)
 

@@ -41,6 +41,9 @@ FLUSH_FAILED: Final = (
 )
 
 
+LOST: Final = "the connection that was lent is gone, and what was written with it"
+
+
 class Loan:
     """
     A session with a transaction of ours on the jobs' database; for an `AsyncSession`, made and used by ``run_sync``.
@@ -142,6 +145,8 @@ class Loan:
         if not (same and active and self.connection.get_transaction() is transaction):
             self._doubtful = True
             raise TransactionMisused(ENDED)
+        if self.connection.invalidated:
+            raise TransactionMisused(LOST)
 
     def _on_commit(self, *_: Any) -> None:
         self._refuse()

@@ -18,7 +18,7 @@ from typing import Final
 
 from sqlalchemy_brooq import policy
 from sqlalchemy_brooq.vocabulary import Event, Outcome
-from sqlalchemy_brooq.worker.attempt import Attempt, Handler, InFlight
+from sqlalchemy_brooq.worker.attempt import Attempt, Handler, InFlight, by_job
 from sqlalchemy_brooq.worker.journal import Journal, log
 from sqlalchemy_brooq.worker.port import Claimed, PumpPort, Settlement, SpoiledBatch
 from sqlalchemy_brooq.worker.turns import Turns
@@ -200,6 +200,7 @@ class Pump:
 
     def _exchange(self, batch: list[Attempt], want: int, now: float) -> None:
         request = self._turns.request(want) if want else None
+        batch.sort(key=by_job)
         try:
             answer = self._port.exchange([settlement(attempt) for attempt in batch], request)
         except SpoiledBatch as spoiled:
