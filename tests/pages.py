@@ -40,6 +40,8 @@ from tests.commands import RunningWorker, brooq_worker, environment, shown
 from tests.servers import ROOT
 from tests.waiting import eventually
 
+COMMAND: Final = (sys.executable, "-c", "from sqlalchemy_brooq.cli import main; main(prog_name='brooq-worker')")
+
 ACTING: Final = frozenset({"python", "shell", "sql"})
 """Languages that ask a reader to do something."""
 SHOWING: Final = frozenset({"ini", "json"})
@@ -130,10 +132,11 @@ class Reader:
             match words:
                 case []:
                     continue
-                case ["brooq-worker", "run", *arguments]:
+                case ["brooq-worker", "run", *arguments] if "--help" not in arguments:
                     self._start_worker(arguments)
                 case ["brooq-worker", *arguments]:
-                    answer = brooq_worker(*arguments, cwd=self._folder, DATABASE_URL=shown(self._database))
+                    url = shown(self._database)
+                    answer = brooq_worker(*arguments, cwd=self._folder, command=COMMAND, DATABASE_URL=url)
                     assert answer.code == 0, f"{block.place}: {line}: {answer}"
                     self._answers(answer.out)
                 case ["python", *arguments]:

@@ -5,23 +5,28 @@ Transactional handlers: what they wrote and what became of their job are both th
 from __future__ import annotations
 
 import contextlib
+import logging
+import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+import psycopg
 import pytest
-from sqlalchemy import text
-from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 import sqlalchemy_brooq as brooq
 from tests.sides import MakeSide, Side, write
-from tests.waiting import eventually
+from tests.waiting import eventually, row
 
 LEVELS = [None, "AUTOCOMMIT", "REPEATABLE READ", "SERIALIZABLE"]
 TAKEN = 1000
 """The effect that is there already."""
-SECRET = "hush"
+SECRET = "hush"  # noqa: S105 - one that must not be told
 
 
 class Base(DeclarativeBase):
@@ -200,3 +205,385 @@ def test_whatever_a_handler_does_effect_and_outcome_are_both_there_or_neither_an
     side = make_side(level=level, workers=1, backoff_base="1h", backoff_max="1h")
 
     assert run(side, CASES) == expected(CASES)
+
+    eventually(lambda: side.sync_engine.pool.checkedout() == 0)  # type: ignore[attr-defined] # a QueuePool
+    eventually(lambda: side.scalar(IDLE) == 0)
+
+
+only_async = pytest.mark.parametrize("make_side", ["async"], indirect=True)
+only_plain = pytest.mark.parametrize("make_side", ["plain"], indirect=True)
+IDLE = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in tr%'"
+
+
+@only_async
+@pytest.mark.parametrize("swallowed", [False, True])
+def test_an_async_session_refuses_to_end_its_transaction_as_well(make_side: MakeSide, *, swallowed: bool) -> None:
+    side = make_side(workers=1, backoff_base="1h", backoff_max="1h")
+    deeds: dict[str, Callable[[AsyncSession], Any]] = {
+        "commit": lambda session: session.commit(),
+        "rollback": lambda session: session.rollback(),
+        "close": lambda session: session.close(),
+        "context": lambda session: session.__aexit__(None, None, None),
+        "transaction": lambda session: session.get_transaction().commit(),  # type: ignore[union-attr]
+        "connection": _connection_committed,
+    }
+
+    @side.queue.handler("t", transactional=True)
+    async def handle(claim: brooq.Claim, session: AsyncSession) -> None:
+        await session.execute(text("INSERT INTO note VALUES (1)"))
+        with contextlib.suppress(Exception if swallowed else ()):
+            await deeds[claim.payload](session)
+
+    ids = side.add(*(brooq.Job("t", name) for name in deeds))
+    side.start()
+
+    for job_id in ids:
+        assert side.reaches(job_id, "failed", "done")["last_error"].startswith("TransactionMisused")
+    assert side.notes() == []
+    assert side.labels("t") == {"failed": len(deeds)}
+
+
+async def _connection_committed(session: AsyncSession) -> None:
+    await (await session.connection()).commit()
+
+
+def test_no_transaction_is_open_before_the_handler_begins_to_write(make_side: MakeSide) -> None:
+    side = make_side()
+    running, go_on = threading.Event(), threading.Event()
+
+    def handle(_: brooq.Claim, session: Session) -> None:
+        running.set()
+        side.wait(go_on)
+        write(session, 1)
+
+    side.transactional("t", handle)
+    (job_id,) = side.add(brooq.Job("t"))
+    side.start()
+
+    assert running.wait(10)
+    eventually(lambda: side.scalar(IDLE) == 0)  # the engine's own transactions are short
+    go_on.set()
+    side.reaches(job_id, "done")
+
+
+def test_the_fence_is_the_last_statement_before_the_commit(make_side: MakeSide) -> None:
+    side = make_side(level="AUTOCOMMIT")
+    last: dict[Any, str] = {}
+    at_the_end: list[str] = []
+    event.listen(
+        side.sync_engine,
+        "before_cursor_execute",
+        lambda connection, _cursor, statement, *_: last.__setitem__(connection, statement),
+    )
+    event.listen(side.sync_engine, "commit", lambda connection: at_the_end.append(last.get(connection, "")))
+
+    def handle(claim: brooq.Claim, session: Session) -> None:
+        session.begin_nested()
+        session.add_all([Note(n=1), brooq.Job("added", idempotency_key="a")])
+        claim.chain(brooq.Job("chained"), brooq.Job("chained", idempotency_key="b"))
+
+    side.transactional("t", handle)
+    (job_id,) = side.add(brooq.Job("t"))
+    side.start()
+
+    side.reaches(job_id, "done")
+    assert side.notes() == [1]
+    assert [len(side.jobs(topic)) for topic in ("added", "chained")] == [1, 2]
+    (ours,) = [statement for statement in at_the_end if "INSERT INTO note" in statement or "outcome" in statement]
+    assert "UPDATE job SET" in ours
+
+
+def test_a_slot_that_a_transactional_handler_frees_is_filled_at_once(make_side: MakeSide) -> None:
+    side = make_side(workers=1, poll_interval="30s")
+    side.transactional("t", lambda claim, session: write(session, claim.payload))
+    side.add(*(brooq.Job("t", n) for n in range(20)))
+
+    side.start()
+
+    eventually(lambda: side.notes() == list(range(20)))
+
+
+# -- while it runs
+
+
+class Meanwhile:
+    """
+    One transactional job whose handler has had its effect, and now waits for the test.
+    """
+
+    def __init__(self, side: Side, **options: Any) -> None:
+        self.side = side
+        self.running, self.go_on, self.over = threading.Event(), threading.Event(), threading.Event()
+        side.transactional("t", self._handle, **options)
+        side.transactional("innocent", lambda _, session: write(session, 2))
+        (self.job_id,) = side.add(brooq.Job("t"))
+        side.start()
+        assert self.running.wait(10)
+
+    def _handle(self, claim: brooq.Claim, session: Session) -> None:
+        write(session, claim.attempt)
+        claim.chain(brooq.Job("follow-up"))
+        self.running.set()
+        try:
+            self.go_on.wait(10)  # deaf to any interruption, in a loop as well
+            session.execute(text("SELECT 1"))
+        finally:
+            self.over.set()
+
+    def returns(self) -> None:
+        """
+        Let the handler return.
+        """
+        self.go_on.set()
+        assert self.over.wait(10)
+
+    def leaves_nothing(self, labels: dict[str, int]) -> None:
+        """
+        Check that it had no effect but the one label, and that the next job is run.
+        """
+        self.returns()
+        assert self.side.labels("t") == labels
+        (other,) = self.side.add(brooq.Job("innocent"))
+        self.side.reaches(other, "done")
+        assert self.side.notes() == [2]
+        assert self.side.jobs("follow-up") == []
+
+
+def test_nothing_of_a_canceled_job_commits(make_side: MakeSide) -> None:
+    meanwhile = Meanwhile(side := make_side(workers=1))
+    with Session(side.engine) as session, session.begin():
+        assert brooq.cancel(session, meanwhile.job_id)
+    before = row(side.engine, meanwhile.job_id)
+
+    meanwhile.leaves_nothing({"lost": 1})
+
+    assert row(side.engine, meanwhile.job_id) == before
+    assert before["state"] == "canceled"
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_cancel_that_is_not_committed_yet_is_waited_for(make_side: MakeSide, *, committed: bool) -> None:
+    meanwhile = Meanwhile(side := make_side(workers=1))
+    with Session(side.engine) as session:
+        assert brooq.cancel(session, meanwhile.job_id)
+        meanwhile.returns()
+        # It has tried, and asked why it could not.
+        eventually(lambda: side.scalar(IDLE + " AND query LIKE '%claim%'"))
+        session.commit() if committed else session.rollback()
+
+    if committed:
+        meanwhile.leaves_nothing({"lost": 1})
+    else:
+        side.reaches(meanwhile.job_id, "done")
+        assert (side.notes(), side.labels("t")) == ([1], {"done": 1})
+        assert len(side.jobs("follow-up")) == 1
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_row_that_a_consumer_has_locked_is_waited_for_without_an_error(
+    make_side: MakeSide, level: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    meanwhile = Meanwhile(side := make_side(workers=1, level=level))
+    with side.engine.begin() as connection:
+        connection.execute(text("SELECT FROM job WHERE id = :id FOR UPDATE"), {"id": meanwhile.job_id})
+        meanwhile.returns()
+        time.sleep(1.5)  # for longer than anybody may wait for a lock
+        assert row(side.engine, meanwhile.job_id)["state"] == "processing"
+        assert side.scalar(LOCKED_OUT) == 0
+
+    found = side.reaches(meanwhile.job_id, "done")
+    assert (found["attempts"], side.notes(), side.labels("t")) == (1, [1], {"done": 1})
+    assert side.scalar("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()") == 0
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+LOCKED_OUT = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+
+
+@pytest.mark.parametrize("taken", ["locked_by = 'somebody else'", "claimed_at = clock_timestamp()"])
+def test_nothing_of_a_job_that_another_claim_has_taken_commits(make_side: MakeSide, taken: str) -> None:
+    meanwhile = Meanwhile(side := make_side(workers=1))
+    with side.engine.begin() as connection:
+        connection.execute(text(f"UPDATE job SET {taken}"))
+    before = row(side.engine, meanwhile.job_id)
+
+    meanwhile.leaves_nothing({"lost": 1})
+
+    assert row(side.engine, meanwhile.job_id) == before
+    assert before["state"] == "processing"
+
+
+def test_nothing_of_a_job_whose_lease_was_lost_commits(make_side: MakeSide) -> None:
+    meanwhile = Meanwhile(side := make_side(workers=1, lease="300ms"))
+    with side.engine.begin() as connection:
+        connection.execute(text("UPDATE job SET locked_by = 'somebody else', locked_until = now() + interval '1h'"))
+    eventually(side.settled)  # its heartbeat has noticed
+
+    meanwhile.leaves_nothing({"lost": 1})
+
+
+def test_nothing_of_a_job_that_went_on_to_its_max_execution_timeout_commits(make_side: MakeSide) -> None:
+    side = make_side(workers=1, backoff_base="1h", backoff_max="1h")
+    meanwhile = Meanwhile(side, attempt_timeout="100ms", max_execution_timeout="200ms")
+    found = side.reaches(meanwhile.job_id, "failed")
+    assert found["last_error"].startswith("MaxExecutionExceeded")
+
+    meanwhile.leaves_nothing({"failed": 1})
+
+    assert row(side.engine, meanwhile.job_id) == found
+
+
+# -- when the database goes
+
+
+def end_backend(connection: Connection) -> None:
+    """
+    End the server's side of *connection*, and wait until it has noticed.
+    """
+    pid = connection.connection.driver_connection.info.backend_pid  # type: ignore[union-attr]
+    with contextlib.closing(psycopg.connect(_conninfo(connection), autocommit=True)) as other:
+        other.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+
+
+def _conninfo(connection: Connection) -> str:
+    return connection.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+class AtFirstCommit:
+    """
+    Does something to the first connection on *engine* that commits after it has written an outcome.
+    """
+
+    def __init__(self, engine: Engine, act: Callable[[Connection], None]) -> None:
+        self._writers: set[Connection] = set()
+        self._act = act
+        self.acted = 0
+        event.listen(engine, "before_cursor_execute", self._on_statement)
+        event.listen(engine, "commit", self._on_commit)
+
+    def _on_statement(self, connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
+        if "INSERT INTO note" in statement or "follow-up" in statement:
+            self._writers.add(connection)
+
+    def _on_commit(self, connection: Connection) -> None:
+        if connection in self._writers and not self.acted:
+            self.acted += 1
+            self._act(connection)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_commit_that_fails_is_a_failed_attempt_and_the_effect_is_there_once(
+    make_side: MakeSide, level: str | None
+) -> None:
+    side = make_side(workers=1, level=level)
+    commits = AtFirstCommit(side.sync_engine, end_backend)
+    side.transactional("t", lambda _, session: write(session, 1))
+    (job_id,) = side.add(brooq.Job("t"))
+
+    side.start()
+
+    found = side.reaches(job_id, "done", "dead")
+    assert (found["state"], found["attempts"], commits.acted) == ("done", 2, 1)
+    assert found["last_error"].startswith("OperationalError")
+    assert (side.notes(), side.labels("t")) == ([1], {"failed": 1, "done": 1})
+
+
+@pytest.mark.parametrize("outage", [False, True])
+def test_a_commit_whose_answer_is_lost_is_found_out_about(make_side: MakeSide, *, outage: bool) -> None:
+    side = make_side(workers=1)
+
+    def commit_and_lose(connection: Connection) -> None:
+        connection.connection.dbapi_connection.commit()  # type: ignore[union-attr]
+        if outage:
+            with side.engine.begin() as other:
+                other.execute(text(OUTAGE))
+        raise OperationalError("COMMIT", {}, ConnectionError("no answer"))
+
+    commits = AtFirstCommit(side.sync_engine, commit_and_lose)
+    side.transactional("t", lambda _, session: write(session, 1))
+    (job_id,) = side.add(brooq.Job("t"))
+
+    side.start()
+
+    found = side.reaches(job_id, "done", "dead")
+    assert (side.notes(), side.labels("t"), commits.acted) == ([1], {"done": 1}, 1)
+    assert (found["state"], found["attempts"]) == ("done", 1)
+
+
+OUTAGE = (
+    "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+)
+
+
+def test_what_a_handler_raises_counts_although_its_connection_is_dead(make_side: MakeSide) -> None:
+    side = make_side(workers=1)
+
+    def handle(claim: brooq.Claim, session: Session) -> None:
+        write(session, 1)
+        end_backend(session.connection())
+        raise brooq.CancelJob("not any more")
+
+    side.transactional("t", handle)
+    side.transactional("innocent", lambda _, session: write(session, 2))
+    job_id, other = side.add(brooq.Job("t"), brooq.Job("innocent"))
+    side.start()
+
+    assert side.reaches(job_id, "canceled", "failed", "dead")["last_error"] == "CancelJob: not any more"
+    side.reaches(other, "done")
+    assert side.notes() == [2]
+
+
+# -- what it enqueues
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_jobs_that_a_handler_adds_exist_if_its_job_is_done(make_side: MakeSide, level: str | None) -> None:
+    side = make_side(workers=1, level=level, max_attempts=1)
+
+    def handle(claim: brooq.Claim, session: Session) -> None:
+        first, second = brooq.Job("plain", claim.payload), brooq.Job("keyed", claim.payload, idempotency_key="k")
+        session.add_all([first, second])
+        session.add(again := brooq.Job("keyed", "again", idempotency_key="k"))
+        session.flush()
+        assert (first.created, second.created, again.created) == (True, claim.payload != "second", False)
+        if claim.payload == "bad":
+            raise ValueError("no")
+
+    side.transactional("t", handle)
+    ids = side.add(brooq.Job("t", "bad"), brooq.Job("t", "first"), brooq.Job("t", "second"))
+    side.start()
+
+    assert [side.reaches(job_id, "done", "dead")["state"] for job_id in ids] == ["dead", "done", "done"]
+    assert [job.payload for job in side.jobs("plain")] == ["first", "second"]
+    assert [job.payload for job in side.jobs("keyed")] == ["first"]
+
+
+def test_what_a_handler_enqueues_is_run_at_once(make_side: MakeSide) -> None:
+    side = make_side(workers=1, poll_interval="30s")
+    side.transactional("t", lambda _, session: session.add(brooq.Job("next")))
+    side.transactional("next", lambda _, session: write(session, 1))
+    side.add(brooq.Job("t"))
+
+    side.start()
+
+    eventually(lambda: side.notes() == [1])
+
+
+@only_plain
+def test_the_consumers_own_sessions_are_lent(make_side: MakeSide) -> None:
+    factory = sessionmaker(autobegin=False, info={"whose": "the consumer's"})
+    side = make_side(queue_options={"session_factory": factory})
+    factory.configure(bind=side.own)
+    seen: list[str] = []
+
+    def handle(_: brooq.Claim, session: Session) -> None:
+        seen.append(session.info["whose"])
+        write(session, 1)
+
+    side.transactional("t", handle)
+    (job_id,) = side.add(brooq.Job("t"))
+    side.start()
+
+    side.reaches(job_id, "done")
+    assert (seen, side.notes()) == (["the consumer's"], [1])

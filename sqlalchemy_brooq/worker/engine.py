@@ -35,6 +35,7 @@ from sqlalchemy_brooq.worker.loops import Loop, LoopHealth
 from sqlalchemy_brooq.worker.pump import Outbox, Pump, Slots
 from sqlalchemy_brooq.worker.reaper import Reaper
 from sqlalchemy_brooq.worker.results import Results
+from sqlalchemy_brooq.worker.retention import Retention, RetentionStore, lifetimes
 from sqlalchemy_brooq.worker.sampler import Sampler, SamplerStore
 from sqlalchemy_brooq.worker.store import HeartbeatStore, PumpStore, ReaperStore
 from sqlalchemy_brooq.worker.wakeup import WAIT, Listener
@@ -159,7 +160,7 @@ class Worker:
         self._connections = tuple(PrivateConnection(sources.engine, plain=plain) for _ in range(2))
         self._pump = self._make_pump(self._connections[0])
         self._listener: Listener | None = None
-        self._loops = self._make_loops(self._connections[1])
+        self._loops = self._make_loops(self._connections[1], metrics)
 
     # -- the parts
 
@@ -178,7 +179,7 @@ class Worker:
             poll_interval=self._config.poll_interval,
         )
 
-    def _make_loops(self, connection: PrivateConnection) -> dict[str, Loop]:
+    def _make_loops(self, connection: PrivateConnection, metrics: Metrics) -> dict[str, Loop]:
         """
         Return the loops in the order in which they start.
         """
@@ -209,6 +210,7 @@ class Worker:
                 "pump", self._pump.round, period=config.poll_interval.total_seconds() * 1.5, recover=self._pump.recover
             ),
         ]
+        loops += self._retention(metrics)
         loops.append(Loop("sampler", self._sampler.round, period=SAMPLING))
         by_name = {loop.name: loop for loop in loops}
         self._sampler.wake = by_name["sampler"].wake
@@ -219,6 +221,21 @@ class Worker:
             by_name["listener"] = Loop("listener", self._listener.round, period=WAIT, recover=self._listener.recover)
         self._outbox.wake = by_name["pump"].wake
         return by_name
+
+    def _retention(self, metrics: Metrics) -> list[Loop]:
+        """
+        Return the loop that deletes old rows; none where all are kept.
+        """
+        config = self._config
+        ports = [
+            RetentionStore(self._sources.engine, states, ttl, config.retention_batch)
+            for ttl, states in lifetimes(config).items()
+        ]
+        if not ports:
+            return []
+        period = config.retention_period.total_seconds()
+        retention = Retention(ports, metrics.deleted, period)
+        return [Loop("retention", retention.round, period=period + SAMPLING)]
 
     # -- its life
 
