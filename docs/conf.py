@@ -12,7 +12,7 @@ from sphinx.application import Sphinx
 # The docstrings of this checkout, also where another version is installed.
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from sqlalchemy_brooq import __version__  # noqa: E402 - found through the line above
+from sqlalchemy_brooq import __version__
 
 project = "sqlalchemy-brooq"
 author = "the sqlalchemy-brooq authors"

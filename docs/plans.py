@@ -13,14 +13,13 @@ from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 import psycopg
-from sqlalchemy import Connection, Executable, TextClause, create_engine, text
+from sqlalchemy import Connection, Executable, create_engine, text
 from sqlalchemy.dialects.postgresql import psycopg as dialects
 
 from sqlalchemy_brooq.demo.postgres import LocalPostgres
 from sqlalchemy_brooq.migrations import migrate
-from sqlalchemy_brooq.statements import exchange, producing, upkeep, watching
-from sqlalchemy_brooq.vocabulary import JobState, Outcome
-from sqlalchemy_brooq.vocabulary import Event
+from sqlalchemy_brooq.statements import exchange, producing, retention, upkeep, watching
+from sqlalchemy_brooq.vocabulary import TERMINAL, Event, JobState, Outcome
 from sqlalchemy_brooq.worker.turns import Turns
 
 WORKER: Final = "host:1:00000000"
@@ -42,17 +41,16 @@ HISTORY: Final = """
           FROM generate_series(1, :rows) n) AS made
 """
 
-#: Deletes by hand what ended long ago: the statement of the how-to about plain SQL.
-DELETE_OLD: Final = text("""
-    WITH old AS (
-        SELECT id FROM job
-        WHERE state IN ('done', 'dead', 'canceled') AND updated_at < now() - interval '1 day'
-        ORDER BY updated_at
-        LIMIT 1000
-        FOR UPDATE SKIP LOCKED
-    )
-    DELETE FROM job WHERE id = ANY (ARRAY(SELECT id FROM old))
-""")
+#: Lines that tell of memory and of how often an index was entered: not how the plan works.
+NOISE: Final = (
+    "Storage:",
+    "Sort Method:",
+    "Buckets:",
+    "Batches:",
+    "Full-sort Groups:",
+    "Heap Blocks:",
+    "Index Searches:",
+)
 
 
 class Plan(NamedTuple):
@@ -93,7 +91,12 @@ def plans(connection: Connection) -> Iterator[Plan]:
             upkeep.reap(),
             {"batch": 1000, "guard_topic": [], "guard_limit": []},
         ),
-        ("job_terminal", "delete what ended long ago, by hand", DELETE_OLD, {}),
+        (
+            "job_terminal",
+            "delete what ended long ago",
+            retention.purge(TERMINAL),
+            {"ttl": timedelta(days=1), "batch": 1000, "held": []},
+        ),
     ):
         yield Plan(index, purpose, explained(connection, statement, parameters))
 
@@ -128,23 +131,24 @@ def explained(connection: Connection, statement: Executable, parameters: dict[st
     """
     Return the generic plan of *statement*, executed and rolled back.
     """
-    if isinstance(statement, TextClause):
-        sql, values = statement.text, []
-    else:
-        compiled = statement.compile(dialect=dialects.dialect(paramstyle="numeric_dollar"))
-        bound = compiled.construct_params(parameters)
-        sql, values = str(compiled), [bound[name] for name in compiled.positiontup]
+    dialect = dialects.dialect(paramstyle="numeric_dollar")
+    compiled = statement.compile(dialect=dialect)
+    names, bound = compiled.positiontup, compiled.construct_params(parameters)
+    types = [compiled.binds[name].type.compile(dialect) for name in names]
     with connection.begin_nested() as savepoint:
         cursor = psycopg.ClientCursor(connection.connection.driver_connection)
         cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
-        cursor.execute(f"PREPARE explained AS {sql}")
-        arguments = f"({', '.join(['%s'] * len(values))})" if values else ""
+        cursor.execute(f"PREPARE explained {_listed(types)} AS {compiled}")
         explain = "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF, BUFFERS OFF)"
-        cursor.execute(f"{explain} EXECUTE explained {arguments}", values)
-        plan = "\n".join(line for (line,) in cursor.fetchall())
+        cursor.execute(f"{explain} EXECUTE explained {_listed(['%s' for _ in names])}", [bound[name] for name in names])
+        plan = "\n".join(line for (line,) in cursor.fetchall() if not line.lstrip().startswith(NOISE))
         savepoint.rollback()
     connection.exec_driver_sql("DEALLOCATE explained")
     return plan
+
+
+def _listed(words: list[str]) -> str:
+    return f"({', '.join(words)})" if words else ""
 
 
 def main() -> None:

@@ -37,7 +37,6 @@ import pytest
 from sqlalchemy import URL
 
 from tests.commands import RunningWorker, brooq_worker, environment, shown
-from tests.servers import ROOT
 from tests.waiting import eventually
 
 COMMAND: Final = (sys.executable, "-c", "from sqlalchemy_brooq.cli import main; main(prog_name='brooq-worker')")
@@ -73,7 +72,16 @@ def blocks(page: Path) -> Iterator[Block]:
     for match in _FENCE.finditer(content):
         line = content.count("\n", 0, match.start()) + 1
         is_run = _NOT_RUN.search(content, 0, match.start()) is None
-        yield Block(f"{page.relative_to(ROOT)}:{line}", match["language"], match["text"], is_run)
+        yield Block(f"{page}:{line}", match["language"], match["text"], is_run)
+
+
+def table(page: Path, first: str) -> list[list[str]]:
+    """
+    Return the cells of the one table of *page* whose first column is called *first*.
+    """
+    found = re.findall(rf"^\| {first} \|.*\n\|[-|]+\n((?:\|.*\n)+)", page.read_text(), re.MULTILINE)
+    assert len(found) == 1, f"{page} has {len(found)} tables that begin with {first!r}"
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in found[0].splitlines()]
 
 
 class Reader:
@@ -83,11 +91,13 @@ class Reader:
     Args:
         folder: Where the files go and commands run.
         database: What ``DATABASE_URL`` is for every command, and where SQL is executed.
+        patience: Seconds until an answer must be the one that is shown.
     """
 
-    def __init__(self, folder: Path, database: URL) -> None:
+    def __init__(self, folder: Path, database: URL, patience: float = 10.0) -> None:
         self._folder = folder
         self._database = database
+        self._patience = patience
         self._answer: Callable[[], list[str]] = list
         self._worker: RunningWorker | None = None
         self._stack = ExitStack()
@@ -188,7 +198,7 @@ class Reader:
             lines = _normal(self._answer())
             return len(lines) == len(expected) and all(map(re.Pattern.fullmatch, expected, lines))
 
-        _await(matches, block, self._answer)
+        self._await(matches, block, self._answer)
 
     def _listen(self, block: Block) -> None:
         worker, expected = self._worker, _patterns(block)
@@ -197,19 +207,18 @@ class Reader:
         def said() -> list[str]:
             return [*worker.out.splitlines(), *worker.err.splitlines()]
 
-        _await(lambda: all(any(map(line.fullmatch, _normal(said()))) for line in expected), block, said)
+        self._await(lambda: all(any(map(line.fullmatch, _normal(said()))) for line in expected), block, said)
+
+    def _await(self, condition: Callable[[], bool], block: Block, answer: Callable[[], list[str]]) -> None:
+        try:
+            eventually(condition, self._patience)
+        except pytest.fail.Exception:
+            text = "\n".join([f"{block.place} shows", block.text, "but the answer is", *answer()])
+            raise pytest.fail.Exception(text, pytrace=False) from None
 
 
 def _patterns(block: Block) -> list[re.Pattern[str]]:
     return [re.compile(".*".join(map(re.escape, line.split("…")))) for line in _normal(block.text.splitlines())]
-
-
-def _await(condition: Callable[[], bool], block: Block, answer: Callable[[], list[str]]) -> None:
-    try:
-        eventually(condition)
-    except pytest.fail.Exception:
-        text = "\n".join([f"{block.place} shows", block.text, "but the answer is", *answer()])
-        raise pytest.fail.Exception(text, pytrace=False) from None
 
 
 def answers(connection: psycopg.Connection[tuple[object, ...]], statements: str) -> list[str]:

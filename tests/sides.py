@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any, TypeVar
+from contextlib import ExitStack
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 import pytest
 from prometheus_client import CollectorRegistry
-from sqlalchemy import URL, Engine, create_engine, event, text
+from sqlalchemy import URL, Engine, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.util import await_only
@@ -183,6 +183,13 @@ class Side:
         with self.engine.connect() as connection:
             return connection.scalar(text(sql), parameters)
 
+    def column(self, sql: str) -> list[Any]:
+        """
+        Ask the database for the values of one column.
+        """
+        with self.engine.connect() as connection:
+            return list(connection.execute(text(sql)).scalars())
+
     def settled(self) -> bool:
         """
         Whether no attempt is in flight, and every outcome was written down.
@@ -205,8 +212,7 @@ class Side:
         """
         Return the effects that are committed.
         """
-        with self.engine.connect() as connection:
-            return list(connection.execute(text("SELECT n FROM note ORDER BY n")).scalars())
+        return self.column("SELECT n FROM note ORDER BY n")
 
     def jobs(self, topic: str) -> list[Any]:
         """
@@ -250,36 +256,39 @@ def write(session: Session, n: int) -> None:
     session.execute(text("INSERT INTO note (n) VALUES (:n)"), {"n": n})
 
 
-@contextmanager
-def watched(engine: Engine) -> Iterator[list[tuple[UUID, str, str]]]:
+class Move(NamedTuple):
     """
-    Record every change of a job's row by a trigger: id, the state before, the state after; filled in at the end.
+    A change of a job's row.
+    """
+
+    id: UUID
+    old: str
+    new: str
+    due: bool
+    """Whether ``available_at`` changed."""
+
+
+WATCH = """
+    CREATE TABLE moved (n serial, id uuid, old text, new text, due boolean);
+    CREATE FUNCTION record_move() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        INSERT INTO moved (id, old, new, due)
+            VALUES (OLD.id, OLD.state, NEW.state, OLD.available_at <> NEW.available_at);
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER record_move AFTER UPDATE ON job FOR EACH ROW EXECUTE FUNCTION record_move();
+"""
+
+
+def watch(engine: Engine) -> Callable[[], list[Move]]:
+    """
+    Have a trigger record every change of a job's row; return what reads the record.
     """
     with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE moved (n serial, id uuid, old text, new text, due boolean)"))
-        connection.execute(
-            text(
-                "CREATE FUNCTION record_move() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-                " INSERT INTO moved (id, old, new, due)"
-                " VALUES (OLD.id, OLD.state, NEW.state, OLD.available_at <> NEW.available_at); RETURN NULL; END $$"
-            )
-        )
-        connection.execute(
-            text("CREATE TRIGGER record_move AFTER UPDATE ON job FOR EACH ROW EXECUTE FUNCTION record_move()")
-        )
-    moves: list[tuple[UUID, str, str]] = []
-    yield moves
-    with engine.connect() as connection:
-        moves += [tuple(one) for one in connection.execute(text("SELECT id, old, new FROM moved ORDER BY n"))]
+        connection.execute(text(WATCH))
 
+    def moves() -> list[Move]:
+        with engine.connect() as connection:
+            rows = connection.execute(text("SELECT id, old, new, due FROM moved ORDER BY n"))
+            return [Move(*one) for one in rows]
 
-@contextmanager
-def at_commit(engine: Engine, act: Callable[[Any], None]) -> Iterator[None]:
-    """
-    Call *act* with the connection before each commit on *engine*.
-    """
-    event.listen(engine, "commit", act)
-    try:
-        yield
-    finally:
-        event.remove(engine, "commit", act)
+    return moves

@@ -20,8 +20,8 @@ from sqlalchemy_brooq.commits import EnqueuedNote, subscribe
 from sqlalchemy_brooq.demo.postgres import LocalPostgres
 from sqlalchemy_brooq.model import metadata
 from sqlalchemy_brooq.vocabulary import CHANNEL
+from tests.consumer import listen
 from tests.recording import jobs, noted, recorded
-from tests.test_unit_of_work import listen
 
 Heard = Callable[[], list[str]]
 

@@ -9,15 +9,16 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import psycopg
 import pytest
 from sqlalchemy import URL
 
-from sqlalchemy_brooq.demo.account import WIDTH, Account, table_lines
+from sqlalchemy_brooq.demo.account import MARGIN, WIDTH, Account, table_lines
 from sqlalchemy_brooq.demo.catalogue import UNREACHABLE, Forms
 from sqlalchemy_brooq.demo.handlers import MAIL_ATTEMPTS, failures_of
 from sqlalchemy_brooq.demo.place import checked_url
@@ -26,7 +27,7 @@ from sqlalchemy_brooq.demo.tally import FIGURES, OTHER_JOBS, Notes, promises
 from sqlalchemy_brooq.demo.till import Takings
 from sqlalchemy_brooq.errors import ConfigError
 from tests.commands import COMMAND, environment, shown
-from tests.conftest import Admin
+from tests.conftest import Admin, fresh_database
 from tests.servers import ROOT, lives
 from tests.waiting import eventually
 
@@ -121,8 +122,34 @@ def connected(url: URL) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-def marked_lines(account: list[str]) -> list[str]:
-    return [line.split("|")[0].strip() for line in account if "BROKEN" in line and "|" in line]
+class Day(NamedTuple):
+    """
+    A run that has ended, and what was in the database afterwards.
+    """
+
+    code: int
+    account: list[str]
+    schemas: list[Any]
+    own_jobs: list[Any]
+
+
+@pytest.fixture(scope="module")
+def day(server_url: URL, admin: Admin, migrated: Any) -> Day:
+    """
+    A whole run in a database with a queue of the user's own; somebody books an order a second time while it goes on.
+    """
+    with fresh_database(admin, server_url, template=migrated.template_dbname) as url, connected(url) as connection:
+        connection.execute("INSERT INTO job (topic) VALUES ('of.the.user')")
+        with demo(*on(url)) as running:
+            running.until(KILLED_HERE)
+            [(schema,)] = schemas(connection)
+            connection.execute(
+                f"INSERT INTO {schema}.ledger_entry (order_number, amount)"
+                f" SELECT order_number, amount FROM {schema}.ledger_entry ORDER BY id LIMIT 1"
+            )
+            code = running.end()
+        own_jobs = connection.execute("SELECT topic, state, attempts FROM job").fetchall()
+        return Day(code, running.out, schemas(connection), own_jobs)
 
 
 # -- the whole of it
@@ -147,73 +174,60 @@ def test_the_demo_keeps_every_promise_within_a_minute_and_leaves_nothing_behind(
         assert not folder.exists()
 
 
-def test_the_account_fits_eighty_plain_columns_and_is_never_silent_for_long(account_of_a_day: RunningDemo) -> None:
-    too_wide = [line for line in account_of_a_day.out if len(line.rstrip("\n")) > WIDTH]
-    moments = [float(found[1]) for line in account_of_a_day.out if (found := re.match(r" *(\d+\.\d)s  ", line))]
+def test_the_account_fits_eighty_plain_columns_and_is_never_silent_for_long(day: Day) -> None:
+    moments = [float(found[1]) for line in day.account if (found := re.match(r" *(\d+\.\d)s  ", line))]
 
-    assert too_wide == []
-    assert "".join(account_of_a_day.out).isascii()
-    assert "\x1b" not in "".join(account_of_a_day.out)
-    assert max(later - sooner for sooner, later in zip(moments, moments[1:], strict=False)) < 10
-
-
-def test_a_broken_promise_is_marked_and_the_exit_code_is_one(account_of_a_day: RunningDemo) -> None:
-    assert account_of_a_day.process.returncode == 1
-    assert marked_lines(account_of_a_day.out) == ["ledger entries: exactly once", "orders in the report's result"]
-    assert any("2 of" in line and "promises BROKEN" in line for line in account_of_a_day.out)
+    assert [line for line in day.account if len(line.rstrip("\n")) > WIDTH] == []
+    assert "".join(day.account).isascii()
+    assert "\x1b" not in "".join(day.account)
+    assert max(later - sooner for sooner, later in pairwise(moments)) < 10
 
 
-def test_on_a_server_of_the_users_it_leaves_no_schema_behind(
-    account_of_a_day: RunningDemo, bystander: dict[str, Any]
-) -> None:
-    assert bystander["schemas"] == []
-    assert bystander["jobs"] == [("bystander", "pending", 0)]
+def test_a_broken_promise_is_marked_and_the_exit_code_is_one(day: Day) -> None:
+    marked = [line.split("|")[0].strip() for line in day.account if "BROKEN" in line and "|" in line]
+
+    assert day.code == 1
+    assert marked == ["ledger entries: exactly once", "orders in the report's result"]
+    assert any("2 of" in line and "promises BROKEN" in line for line in day.account)
 
 
-@pytest.fixture(scope="module")
-def bystander() -> dict[str, Any]:
-    """
-    What was there after the day: schemas of the demo, and the jobs of the user's own queue.
-    """
-    return {}
-
-
-@pytest.fixture(scope="module")
-def account_of_a_day(server_url: URL, admin: Admin, migrated: Any, bystander: dict[str, Any]) -> RunningDemo:
-    """
-    A whole run in a database that has a queue of its own; somebody books an order a second time while it goes on.
-    """
-    from tests.conftest import fresh_database
-
-    with fresh_database(admin, server_url, template=migrated.template_dbname) as url, connected(url) as connection:
-        connection.execute("INSERT INTO job (topic) VALUES ('bystander')")
-        with demo(*on(url)) as running:
-            running.until(KILLED_HERE)
-            [(schema,)] = schemas(connection)
-            again = f"INSERT INTO {schema}.ledger_entry (order_number, amount) SELECT order_number, amount"
-            connection.execute(f"{again} FROM {schema}.ledger_entry ORDER BY id LIMIT 1")
-            running.end()
-        bystander["schemas"] = schemas(connection)
-        bystander["jobs"] = connection.execute("SELECT topic, state, attempts FROM job").fetchall()
-        return running
+def test_on_the_users_server_no_schema_is_left_and_the_users_own_queue_is_untouched(day: Day) -> None:
+    assert day.schemas == []
+    assert day.own_jobs == [("of.the.user", "pending", 0)]
 
 
 # -- the end before the end
 
 
 @needs_proc
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_in_the_middle_ends_every_process_and_removes_the_folder(number: signal.Signals) -> None:
+def test_ctrl_c_in_the_middle_ends_every_process_and_removes_the_folder() -> None:
     with demo(*COMMAND_LINE) as running:
         running.until("worker B is up")
         folder = running.server_folder()
         assert len(running.processes()) > 3
 
+        code = running.end(signal.SIGINT)
+
+        assert code == 128 + signal.SIGINT
+        assert running.processes() == {}
+        assert not folder.exists()
+        assert "Stopped by SIGINT" in "".join(running.out)
+        assert running.errors() == ""
+
+
+@needs_proc
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_in_the_middle_ends_every_process_and_drops_the_schema(
+    empty_database_url: URL, number: signal.Signals
+) -> None:
+    with connected(empty_database_url) as connection, demo(*on(empty_database_url)) as running:
+        running.until("Starting two worker processes")
+
         code = running.end(number)
 
         assert code == 128 + number
         assert running.processes() == {}
-        assert not folder.exists()
+        assert schemas(connection) == []
         assert f"Stopped by {number.name}" in "".join(running.out)
         assert running.errors() == ""
 
@@ -366,13 +380,25 @@ def figures_of(notes: Notes) -> Mapping[str, int]:
     Return what the database says where everything went well.
     """
     orders, jobs = len(notes.orders), 3 * len(notes.orders) + OTHER_JOBS
-    return {
-        **dict.fromkeys(FIGURES, 0),
-        **dict.fromkeys(("orders", "entries", "booked_orders", "reported"), orders),
-        **{"jobs": jobs, "done": jobs - 2, "dead": 1, "canceled": 1, "heard": 1, "last_failures": MAIL_ATTEMPTS},
-        "failures": sum(failures_of(form.number, form.pause) for form in notes.reachable),
-        **{"came_back": 3, "finished_elsewhere": 3, "mailed": orders - 1, "mailed_twice": 1},
-        **{"pieces": 70, "taken": 70},
+    failures = sum(failures_of(form.number, form.pause) for form in notes.reachable)
+    return dict.fromkeys(FIGURES, 0) | {
+        "orders": orders,
+        "jobs": jobs,
+        "done": jobs - 2,
+        "dead": 1,
+        "canceled": 1,
+        "heard": 1,
+        "failures": failures,
+        "last_failures": MAIL_ATTEMPTS,
+        "came_back": 3,
+        "finished_elsewhere": 3,
+        "entries": orders,
+        "booked_orders": orders,
+        "pieces": 70,
+        "taken": 70,
+        "mailed": orders - 1,
+        "mailed_twice": 1,
+        "reported": orders,
     }
 
 
@@ -444,14 +470,11 @@ def test_a_terminal_gets_colour_unless_no_color_is_set(monkeypatch: pytest.Monke
 
 
 def test_a_table_is_cut_to_the_width_at_its_widest_column() -> None:
-    lines = list(table_lines(["id", "text"], [[1, "x" * 100], [22, None]]))
+    head, rule, *rows = table_lines(["id", "text"], [[1, "x" * 100], [22, None]])
 
-    assert lines == [
-        " id |" + "text".center(68).rstrip().rjust(0) + " " * (len(lines[0]) - 5 - len("text".center(68).rstrip())),
-        "----+" + "-" * 67,
-        "  1 | " + "x" * 62 + "...",
-        " 22 | " + " " * 65,
-    ]
+    assert head.split() == ["id", "|", "text"]
+    assert len(MARGIN + rule) <= WIDTH
+    assert [row.rstrip(" ") for row in rows] == ["  1 | " + "x" * 61 + "...", " 22 |"]
 
 
 def test_a_table_without_rows_says_so() -> None:

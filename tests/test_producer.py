@@ -1,91 +1,34 @@
 """
-The doors by which jobs come in: what they write, what they answer, what they refuse.
+The doors by which jobs come in: what they write and what they answer.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 import pytest
-from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, text
+from sqlalchemy import URL, Engine, create_engine, event, inspect, text
 from sqlalchemy.exc import InvalidRequestError
-from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from sqlalchemy.orm import Session
 
 import sqlalchemy_brooq as brooq
-from sqlalchemy_brooq import Enqueued, InvalidJob, Job, JobNotFound, PayloadError
+from sqlalchemy_brooq import Job
+from tests.doors import DOORS, PLACES, SESSION_DOORS, Door, commit, insert_probe, probes, with_probe, working_in
 from tests.recording import jobs, recorded
 from tests.waiting import row
 
-Door = Callable[[Any, Job], Enqueued]
 
-
-def by_add(session: Session, job: Job) -> Enqueued:
-    session.add(job)
-    session.flush()
-    return Enqueued(job.id, bool(job.created))
-
-
-def by_enqueue_many(session: Any, job: Job) -> Enqueued:
-    return brooq.enqueue_many(session, [job])[0]
-
-
-SESSION_DOORS = [by_add, brooq.enqueue, by_enqueue_many]
-DOORS = [brooq.enqueue, by_enqueue_many]
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest, engine: Engine) -> Iterator[Any]:
+    with working_in(request.param, engine) as place:
+        yield place
 
 
 @pytest.fixture
 def probed(engine: Engine) -> Engine:
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE probe (n int PRIMARY KEY)"))
-    return engine
-
-
-@pytest.fixture(params=["session", "savepoint", "scoped_session", "connection", "autocommit"])
-def place(request: pytest.FixtureRequest, engine: Engine) -> Iterator[Any]:
-    """
-    Everything that a producer may work in; what was done there is committed at the end.
-    """
-    if request.param == "connection":
-        with engine.begin() as connection:
-            yield connection
-    elif request.param == "savepoint":
-        with Session(engine) as session, session.begin(), session.begin_nested():
-            yield session
-    elif request.param == "scoped_session":
-        registry = scoped_session(sessionmaker(engine))
-        yield registry
-        registry.commit()
-        registry.remove()
-    else:
-        level = {"isolation_level": "AUTOCOMMIT"} if request.param == "autocommit" else {}
-        with Session(engine.execution_options(**level)) as session, session.begin():
-            yield session
-
-
-def commit(place: Any) -> None:
-    """
-    Commit, also where a context manager would: with what is left to do, that works.
-    """
-    if isinstance(place, Connection):
-        place.get_transaction().commit()  # type: ignore[union-attr]
-    else:
-        place.commit()
-
-
-def insert_probe(place: Any, n: int) -> None:
-    place.execute(text("INSERT INTO probe VALUES (:n)"), {"n": n})
-
-
-def probes(engine: Engine) -> set[int]:
-    with engine.connect() as connection:
-        return set(connection.scalars(text("SELECT n FROM probe")))
-
-
-# -- what is written
+    return with_probe(engine)
 
 
 def test_an_enqueued_job_is_a_row_with_the_defaults(engine: Engine, session: Session) -> None:
@@ -189,9 +132,6 @@ def test_values_of_the_producers_own_are_written_as_they_are(engine: Engine, ses
         assert (found["state"], found["attempts"], found["result"]) == ("done", 3, {"sum": 1})
         assert found["created_at"] == job.created_at == datetime(2020, 1, 1, tzinfo=UTC)
         assert found["updated_at"] == job.updated_at > job.created_at
-
-
-# -- keys
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -308,9 +248,6 @@ def test_an_object_of_another_session_is_refused_before_any_sql(engine: Engine, 
     assert statements == []
 
 
-# -- many
-
-
 def test_many_are_written_in_slices_and_answered_in_order(engine: Engine, session: Session) -> None:
     brooq.enqueue(session, Job("t", idempotency_key="7"))
     given = [Job("t", n, idempotency_key=str(n) if n % 2 else None) for n in range(2_500)]
@@ -356,216 +293,3 @@ def test_many_may_include_objects_that_were_added(engine: Engine, autoflush: boo
 
     assert answers == expected
     assert len(jobs(engine)) == 3
-
-
-# -- what is refused
-
-
-REFUSED: list[Callable[[], Job]] = [
-    lambda: Job("t", {"a": "x\x00y"}),
-    lambda: Job("t", {"k\x00": 1}),
-    lambda: Job("t", {"l": [{"z": "\x00"}]}),
-    lambda: Job("t", float("nan")),
-    lambda: Job("t", "\ud800"),
-    lambda: Job("t\x00"),
-    lambda: Job("t", idempotency_key="k\x00"),
-    lambda: Job("t", {"when": datetime.now(UTC)}),  # built, because an engine's serializer might know it
-    lambda: mutated(Job("t"), float("inf")),
-    lambda: mutated(Job("t"), "\x00"),
-]
-
-
-def mutated(job: Job, value: Any) -> Job:
-    job.payload["late"] = value
-    return job
-
-
-@pytest.mark.parametrize("door", SESSION_DOORS)
-def test_what_is_refused_sends_no_sql_and_leaves_the_transaction_usable(
-    probed: Engine, session: Session, door: Door
-) -> None:
-    insert_probe(session, 1)
-
-    for build in REFUSED:
-        with recorded(probed) as statements, pytest.raises(InvalidJob):
-            door(session, build())
-        assert statements == []
-    answer = door(session, Job("t", {"a": "\\u0000 literal"}))
-    insert_probe(session, 2)
-    session.commit()
-
-    assert probes(probed) == {1, 2}
-    assert [(one.id, one.payload) for one in jobs(probed)] == [(answer.id, {"a": "\\u0000 literal"})]
-
-
-def test_one_refused_of_many_leaves_nothing_behind(engine: Engine, session: Session) -> None:
-    with recorded(engine) as statements, pytest.raises(PayloadError):
-        brooq.enqueue_many(session, (Job("t") if n < 3_000 else mutated(Job("t"), "\x00") for n in range(3_001)))
-
-    assert statements == []
-    session.commit()
-    assert jobs(engine) == []
-
-
-def test_the_engines_serializer_decides_about_foreign_types(database_url: URL) -> None:
-    def dumps(value: Any) -> str:
-        return json.dumps(value, default=datetime.isoformat)
-
-    engine = create_engine(database_url, json_serializer=dumps)
-    moment = datetime(2030, 5, 17, tzinfo=UTC)
-    with Session(engine) as session, session.begin():
-        brooq.enqueue(session, Job("t", {"when": moment}))
-        session.add(Job("t", {"when": moment}))
-        brooq.enqueue_many(session, [Job("t", {"when": moment})])
-        with pytest.raises(PayloadError, match="the payload is not JSON: "):
-            brooq.enqueue(session, Job("t", {"what": object()}))
-
-    assert [one.payload for one in jobs(engine)] == [{"when": "2030-05-17T00:00:00+00:00"}] * 3
-    engine.dispose()
-
-
-@pytest.mark.parametrize(
-    ("dumps", "fault"),
-    [
-        (lambda value: json.dumps(value).encode(), "returned bytes"),
-        (lambda _: "{", "didn't write JSON"),
-        (lambda _: "NaN", "NaN is no JSON value"),
-        (lambda _: "1e999", "beyond a double"),
-        (lambda _: "[" * 100_000, "nested too deeply"),
-        (lambda _: '"\\u0000"', "NUL"),
-        (lambda _: '"\\ud83d"', "lone surrogate"),
-        (lambda value: value["missing"], "refused the payload: 'missing'"),
-    ],
-)
-def test_a_serializer_that_writes_what_jsonb_refuses_is_found_out(
-    database_url: URL, dumps: Callable[[Any], Any], fault: str
-) -> None:
-    engine = create_engine(database_url, json_serializer=dumps)
-    with Session(engine) as session, session.begin():
-        session.execute(text("SELECT 1"))
-        with pytest.raises(PayloadError, match=fault):
-            brooq.enqueue(session, Job("t"))
-        session.execute(text("SELECT 1"))
-    engine.dispose()
-
-
-@pytest.mark.parametrize("door", [brooq.enqueue, brooq.enqueue_many, brooq.cancel, brooq.replay])
-def test_a_door_says_what_it_takes(engine: Engine, session: Session, door: Callable[..., Any]) -> None:
-    with pytest.raises(TypeError, match=rf"{door.__name__}\(\) takes a Session, scoped_session or Connection, not Eng"):
-        door(engine, Job("t"))
-    with pytest.raises(TypeError, match="not NoneType"):
-        door(None, Job("t"))
-    if door in {brooq.enqueue, brooq.enqueue_many}:
-        with pytest.raises(TypeError, match=r"takes .*Job objects, not "):
-            door(session, {"topic": "t"})
-    if door is brooq.enqueue_many:
-        with pytest.raises(TypeError, match="takes an iterable of Job objects, not a Job"):
-            door(session, Job("t"))
-        with pytest.raises(TypeError, match="not a int"):
-            door(session, 5)
-
-
-# -- cancel
-
-
-@pytest.mark.parametrize("state", ["pending", "failed", "processing"])
-def test_cancel_calls_off_what_is_not_over(engine: Engine, place: Any, state: str) -> None:
-    job_id = stored(engine, state)
-
-    assert brooq.cancel(place, job_id) is True
-    assert brooq.cancel(place, str(job_id)) is False
-    commit(place)
-
-    found = row(engine, job_id)
-    assert found["state"] == "canceled"
-    assert found["updated_at"] > found["created_at"]
-    assert found["locked_by"] == ("w1" if state == "processing" else None)  # a trace
-
-
-@pytest.mark.parametrize("state", ["done", "dead", "canceled"])
-def test_cancel_never_overwrites_what_is_over(engine: Engine, session: Session, state: str) -> None:
-    job_id = stored(engine, state)
-    before = row(engine, job_id)
-
-    assert brooq.cancel(session, job_id) is False
-    session.commit()
-
-    assert row(engine, job_id) == before
-
-
-def stored(engine: Engine, state: str) -> UUID:
-    lease = "'w1', now() + interval '1 min', now()" if state == "processing" else "NULL, NULL, NULL"
-    insert = (
-        "INSERT INTO job (topic, payload, priority, state, locked_by, locked_until, claimed_at, created_at) VALUES"
-        f" ('t', '{{\"n\": 1.00000000000000000001}}', 1, '{state}', {lease}, now() - interval '1 h') RETURNING id"
-    )
-    with engine.begin() as connection:
-        found: UUID = connection.scalar(text(insert))
-    return found
-
-
-def test_cancel_and_replay_say_that_there_is_no_such_job(session: Session) -> None:
-    nowhere = UUID(int=1)
-    for door in (brooq.cancel, brooq.replay):
-        with pytest.raises(JobNotFound, match=str(nowhere)) as caught:
-            door(session, nowhere)
-        assert caught.value.job_id == nowhere
-        with pytest.raises(InvalidJob, match="job id 'order-42' is refused: a UUID, or its text"):
-            door(session, "order-42")
-        with pytest.raises(InvalidJob, match="is refused"):
-            door(session, 5)  # type: ignore[arg-type]
-    session.execute(text("SELECT 1"))
-
-
-def test_cancel_shows_in_the_sessions_object(engine: Engine, session: Session) -> None:
-    job_id = stored(engine, "pending")
-    held = session.get_one(Job, job_id)
-
-    with session.begin_nested() as savepoint:
-        brooq.cancel(session, job_id)
-        assert held.state == session.get_one(Job, job_id).state == "canceled"
-        savepoint.rollback()
-    assert held.state == "pending"
-
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE job SET state = 'done'"))
-    assert brooq.cancel(session, job_id) is False
-    assert held.state == "done"
-
-
-def test_cancel_finds_a_job_that_was_only_added(session: Session) -> None:
-    job = Job("t")
-    session.add(job)
-
-    assert brooq.cancel(session, job.id) is True
-    assert job.state == "canceled"
-
-
-# -- replay
-
-
-@pytest.mark.parametrize("state", ["done", "dead", "canceled"])
-def test_a_replay_is_a_new_job_like_the_one_that_is_over(engine: Engine, place: Any, state: str) -> None:
-    job_id = stored(engine, state)
-
-    first = brooq.replay(place, job_id)
-    second = brooq.replay(place, str(job_id))
-    commit(place)
-
-    found = row(engine, first.id)
-    assert first.created
-    assert second == (first.id, False)
-    assert (found["topic"], found["priority"], found["state"], found["attempts"]) == ("t", 1, "pending", 0)
-    assert found["idempotency_key"] == f"replay:{job_id}"
-    assert found["meta"] == {"replays": str(job_id)}
-    with engine.connect() as connection:
-        assert set(connection.scalars(text("SELECT payload::text FROM job"))) == {'{"n": 1.00000000000000000001}'}
-
-
-@pytest.mark.parametrize("state", ["pending", "failed", "processing"])
-def test_only_what_is_over_can_be_replayed(engine: Engine, session: Session, state: str) -> None:
-    job_id = stored(engine, state)
-
-    with pytest.raises(InvalidJob, match=f"job {job_id} is {state}: only a job that is done, dead or canceled"):
-        brooq.replay(session, job_id)
-    session.execute(text("SELECT 1"))

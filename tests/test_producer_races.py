@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 import sqlalchemy_brooq as brooq
 from sqlalchemy_brooq import BrooqError, Enqueued, Job
+from tests.doors import SESSION_DOORS
 from tests.recording import jobs
 from tests.waiting import eventually
 
@@ -28,15 +29,6 @@ def keyed(key: str = "K") -> Job:
 def enqueued(engine: Engine, door: Callable[[Any, Job], Enqueued]) -> Enqueued:
     with Session(engine) as session, session.begin():
         return door(session, keyed())
-
-
-def by_add(session: Session, job: Job) -> Enqueued:
-    session.add(job)
-    session.flush()
-    return Enqueued(job.id, bool(job.created))
-
-
-DOORS = [brooq.enqueue, by_add, lambda session, job: brooq.enqueue_many(session, [job])[0]]
 
 
 @pytest.fixture
@@ -60,7 +52,7 @@ def raced(engine: Engine, pool: ThreadPoolExecutor, first: Session, door: Any) -
     return answer, second
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("door", SESSION_DOORS)
 def test_when_the_first_rolls_back_the_second_has_created_the_job(
     engine: Engine, session: Session, pool: ThreadPoolExecutor, door: Any
 ) -> None:
@@ -71,7 +63,7 @@ def test_when_the_first_rolls_back_the_second_has_created_the_job(
     assert [one.id for one in jobs(engine)] == [second.result().id]
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("door", SESSION_DOORS)
 def test_when_the_first_commits_the_second_gets_its_job(
     engine: Engine, session: Session, pool: ThreadPoolExecutor, door: Any
 ) -> None:
@@ -82,7 +74,7 @@ def test_when_the_first_commits_the_second_gets_its_job(
     assert [one.id for one in jobs(engine)] == [first.id]
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("door", SESSION_DOORS)
 def test_a_row_that_is_deleted_before_it_is_found_is_written_again(engine: Engine, door: Any) -> None:
     enqueued(engine, brooq.enqueue)
 
@@ -166,7 +158,7 @@ def test_bulks_that_share_keys_never_deadlock(engine: Engine, pool: ThreadPoolEx
 
 
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("door", SESSION_DOORS)
 def test_a_key_from_after_the_snapshot_is_the_drivers_serialization_failure(
     database_url: URL, engine: Engine, level: Any, door: Any
 ) -> None:

@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
 import sqlalchemy_brooq as brooq
+from tests.programs import await_line, program
 from tests.queues import MakeQueue, all_settled, quick, states
 from tests.waiting import eventually, row
 
@@ -388,31 +389,13 @@ RUN = """
 """
 
 
-def started_run(database_url: URL, grace: str) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(RUN), database_url.render_as_string(hide_password=False), grace],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    await_line(process, "started")
-    return process
-
-
-def await_line(process: subprocess.Popen[str], part: str) -> None:
-    """
-    Read what *process* prints up to a line with *part*.
-    """
-    assert process.stdout is not None
-    assert any(part in line for line in process.stdout), f"{part!r} never came"
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_run_gives_interrupted_jobs_back_and_ends(engine: Engine, database_url: URL, number: signal.Signals) -> None:
     (job_id,) = add(engine, brooq.Job("t"))
-    process = started_run(database_url, "100ms")
-
-    process.send_signal(number)
-    out, _ = process.communicate(timeout=15)
+    with program(RUN, database_url, "100ms") as process:
+        await_line(process, "started")
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=15)
 
     assert process.returncode == 0
     assert "abandoned=0" in out
@@ -422,12 +405,12 @@ def test_run_gives_interrupted_jobs_back_and_ends(engine: Engine, database_url: 
 
 def test_a_second_signal_ends_the_grace_period(engine: Engine, database_url: URL) -> None:
     (job_id,) = add(engine, brooq.Job("t"))
-    process = started_run(database_url, "10m")
-
-    process.send_signal(signal.SIGTERM)
-    await_line(process, "is stopping")
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=15)
+    with program(RUN, database_url, "10m") as process:
+        await_line(process, "started")
+        process.send_signal(signal.SIGTERM)
+        await_line(process, "is stopping")
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=15)
 
     assert process.returncode == 0
     assert row(engine, job_id)["state"] == "pending"  # type: ignore[arg-type]

@@ -5,15 +5,13 @@ Shutting down: what finishes is settled, what obeys is given back, what ignores 
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
-import textwrap
 import threading
 
 import pytest
 from sqlalchemy import URL, Engine, text
 
 import sqlalchemy_brooq as brooq
+from tests.programs import await_line, program
 from tests.queues import MakeQueue, all_settled, states
 from tests.test_leases import Recorder, add
 from tests.waiting import eventually, row
@@ -184,11 +182,8 @@ def test_a_handler_that_ignores_everything_does_not_keep_the_process_alive(
     engine: Engine, database_url: URL, prefix: str, sleep: str
 ) -> None:
     add(engine, brooq.Job("t"))
-    code = textwrap.dedent(IGNORING).format(prefix=prefix, sleep=sleep)
-    command = [sys.executable, "-c", code, database_url.render_as_string(hide_password=False)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "started\n"
+    with program(IGNORING.format(prefix=prefix, sleep=sleep), database_url) as process:
+        await_line(process, "started")
         process.terminate()
         out, _ = process.communicate(timeout=20)
 

@@ -4,9 +4,6 @@ Who gets which job, and in which order: the claim's promises, with real workers.
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
 import threading
 from collections import Counter
 from uuid import UUID
@@ -16,6 +13,7 @@ from sqlalchemy import URL, Engine, create_engine, text
 from sqlalchemy.orm import Session
 
 import sqlalchemy_brooq as brooq
+from tests.programs import program
 from tests.queues import MakeQueue, all_settled, states
 from tests.waiting import eventually, row
 
@@ -83,21 +81,11 @@ def test_two_worker_processes_run_each_job_once_whatever_the_engine_isolates(
     add(engine, *(brooq.Job("t", n) for n in range(500)))
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE runs (job_id uuid)"))
-    command = [
-        sys.executable,
-        "-c",
-        textwrap.dedent(WORKER),
-        database_url.render_as_string(hide_password=False),
-        level,
-    ]
-
-    workers = [subprocess.Popen(command) for _ in range(2)]
-    try:
+    with program(WORKER, database_url, level) as one, program(WORKER, database_url, level) as other:
         eventually(all_settled(engine), timeout=60)
-    finally:
-        for worker in workers:
+        for worker in (one, other):
             worker.terminate()
-        codes = [worker.wait(20) for worker in workers]
+        codes = [worker.wait(20) for worker in (one, other)]
 
     assert codes == [0, 0]
     assert states(engine) == {"done": 500}

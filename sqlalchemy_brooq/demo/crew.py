@@ -16,6 +16,7 @@ from typing import Final, Self
 from sqlalchemy import URL
 
 from sqlalchemy_brooq.demo import programs
+from sqlalchemy_brooq.demo.interrupts import Interrupts
 from sqlalchemy_brooq.demo.worker import READY
 from sqlalchemy_brooq.errors import BrooqError
 
@@ -142,8 +143,9 @@ class Crew:
     All workers of a run; none of them outlives the block.
     """
 
-    def __init__(self, url: URL) -> None:
+    def __init__(self, url: URL, interrupts: Interrupts) -> None:
         self._url = url
+        self._interrupts = interrupts
         self._workers: list[WorkerProcess] = []
 
     def __enter__(self) -> Self:
@@ -159,11 +161,10 @@ class Crew:
         """
         Start a worker for each of *labels*, all at once, and return when they work.
         """
-        started = []
-        for label in labels:
-            worker = WorkerProcess(label, self._url)
-            self._workers.append(worker)
-            started.append(worker)
+        with self._interrupts.deferred():
+            for label in labels:
+                self._workers.append(WorkerProcess(label, self._url))
+        started = self._workers[-len(labels) :]
         for worker in started:
             worker.await_ready()
         return started

@@ -30,7 +30,8 @@ class Interrupts:
     def __init__(self) -> None:
         self.number: int | None = None
         """The first signal that came."""
-        self._shielded = False
+        self._is_deferred = False
+        self._is_over = False
         self._old: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
@@ -52,19 +53,34 @@ class Interrupts:
         Raise `Stopped` if a signal came: an exception that a signal raises may get lost where it hits.
         """
         if self.number is not None:
+            self._is_over = True
             raise Stopped
 
     @contextmanager
-    def shielded_afterwards(self) -> Iterator[None]:
+    def deferred(self) -> Iterator[None]:
+        """
+        Raise at the end of the block for a signal that came in it; a second one doesn't wait.
+
+        For starting a process: an exception between its birth and the note of it would leave it behind.
+        """
+        self._is_deferred = True
+        try:
+            yield
+        finally:
+            self._is_deferred = False
+        self.check()
+
+    @contextmanager
+    def over_afterwards(self) -> Iterator[None]:
         """
         From the end of the block on, only take note of signals: what follows is the clearing up.
         """
         try:
             yield
         finally:
-            self._shielded = True
+            self._is_over = True
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         is_first, self.number = self.number is None, self.number or number
-        if is_first and not self._shielded:
-            raise Stopped
+        if not self._is_over and not (self._is_deferred and is_first):
+            self.check()

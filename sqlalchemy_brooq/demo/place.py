@@ -11,7 +11,7 @@ import os
 import secrets
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +19,7 @@ from sqlalchemy import URL, NullPool, create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from sqlalchemy_brooq.demo import programs
+from sqlalchemy_brooq.demo.interrupts import Interrupts
 from sqlalchemy_brooq.demo.postgres import LocalPostgres
 from sqlalchemy_brooq.demo.schema_keeper import described, drop_schema
 from sqlalchemy_brooq.errors import BrooqError, ConfigError
@@ -53,14 +54,16 @@ class Place:
 
 
 @contextmanager
-def embedded() -> Iterator[Place]:
+def embedded(interrupts: Interrupts) -> Iterator[Place]:
     """
     Start a PostgreSQL of our own, and take it away at the end.
 
     Raises:
         PostgresUnavailable: There are no binaries, or they don't start.
     """
-    with _libpq_left_alone(), LocalPostgres(durable=True) as server:
+    with _libpq_left_alone(), ExitStack() as stack:
+        with interrupts.deferred():
+            server = stack.enter_context(LocalPostgres(durable=True))
         engine = create_engine(server.url(), poolclass=NullPool)
         with engine.connect() as connection:
             version = connection.scalar(text("SELECT current_setting('server_version')"))
@@ -68,7 +71,7 @@ def embedded() -> Iterator[Place]:
 
 
 @contextmanager
-def own_schema(url: URL) -> Iterator[Place]:
+def own_schema(url: URL, interrupts: Interrupts) -> Iterator[Place]:
     """
     Make a schema of our own in the database of *url*, and drop it at the end.
 
@@ -79,18 +82,16 @@ def own_schema(url: URL) -> Iterator[Place]:
     """
     schema = f"brooq_demo_{secrets.token_hex(4)}"
     url = _with_defaults(url)
-    keeper = programs.start("schema_keeper", {"url": url.render_as_string(hide_password=False), "schema": schema})
-    try:
+    orders = {"url": url.render_as_string(hide_password=False), "schema": schema}
+    with ExitStack() as stack:
+        with interrupts.deferred():
+            keeper = programs.start("schema_keeper", orders)
+            stack.callback(_leave, keeper)
         answer = _answer(keeper)
         if "version" not in answer:
             raise DemoUnavailable(answer.get("problem", "no schema could be made: the process for it ended"))
-        try:
-            yield Place(_in_schema(url, schema), answer["version"], schema)
-        finally:
-            programs.let_go(keeper)
-            _see_to_it(keeper, url, schema)
-    finally:
-        _leave(keeper)
+        stack.callback(_see_to_it, keeper, url, schema)
+        yield Place(_in_schema(url, schema), answer["version"], schema)
 
 
 def checked_url(value: str | URL) -> URL:
@@ -112,8 +113,9 @@ def checked_url(value: str | URL) -> URL:
 
 def _see_to_it(keeper: subprocess.Popen[bytes], url: URL, schema: str) -> None:
     """
-    Make sure that the schema was dropped.
+    Let *keeper* drop the schema, and make sure that it did.
     """
+    programs.let_go(keeper)
     answer = _answer(keeper)
     if answer == {}:
         return

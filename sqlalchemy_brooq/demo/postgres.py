@@ -68,6 +68,8 @@ class LocalPostgres:
         listen_addresses: Where to listen besides the socket; nowhere by default.
         port: The TCP port, and part of the socket's name; servers with a socket only may all have the same.
         data: A data folder to use or to make; it is kept by `close`. By default the data goes with the server.
+        standby_of: A server that runs when this one is first started: its data is copied, and what it commits
+            afterwards is streamed. Such a server is read-only until it is told to ``pg_promote()``.
 
     Raises:
         ConfigError: *settings* holds one that follows from the other arguments.
@@ -81,6 +83,7 @@ class LocalPostgres:
         listen_addresses: str = "",
         port: int = 5432,
         data: Path | None = None,
+        standby_of: LocalPostgres | None = None,
     ) -> None:
         if taken := sorted(name for name in settings or () if name.lower() in _OURS):
             raise ConfigError([f"settings can't hold {name}: it is set by the launcher" for name in taken])
@@ -88,6 +91,7 @@ class LocalPostgres:
         self._port = port
         self._in_memory = not durable
         self._given_data = data.absolute() if data else None
+        self._primary = standby_of
         self._owner = os.getpid()
         self._folder: Path | None = None
         self._home: Path | None = None
@@ -253,13 +257,21 @@ class LocalPostgres:
     def _commands(self) -> Iterator[list[str]]:
         binaries, data = self._bin or Path(), str(self._data)
         if not os.path.exists(f"{data}/PG_VERSION"):  # noqa: PTH110 - as in _prepare
-            options = ["-U", "postgres", "-E", "UTF8", "--locale=C", "-A", "trust"]
+            program, *options = _new_data() if self._primary is None else self._copied_data(self._primary)
             # Data that goes with the server needn't be synced to the disk before it is used.
             hurry = [] if self._given_data else ["--no-sync"]
-            yield [str(binaries / "initdb"), "-D", data, *options, *hurry]
+            yield [str(binaries / program), "-D", data, *options, *hurry]
         settings = {**self._settings, "port": str(self._port), "unix_socket_directories": str(self.folder)}
         arguments = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         yield [str(binaries / "postgres"), "-D", data, *arguments]
+
+    def _copied_data(self, primary: LocalPostgres) -> list[str]:
+        """
+        Return the command that copies the data of *primary*, and leaves there what follows it from then on.
+        """
+        address = f"host={primary.folder} port={primary._port} user=postgres"  # noqa: SLF001 - of this class
+        slot = self.folder.name.replace("-", "_")
+        return ["pg_basebackup", "-d", address, "-c", "fast", "-X", "stream", "-R", "-C", "-S", slot]
 
     def _await_ready(self, before: str) -> None:
         """
@@ -302,6 +314,13 @@ class LocalPostgres:
         self._folder = self._home = self._bin = None
         for folder in folders:
             shutil.rmtree(folder)
+
+
+def _new_data() -> list[str]:
+    """
+    Return the command that makes an empty server.
+    """
+    return ["initdb", "-U", "postgres", "-E", "UTF8", "--locale=C", "-A", "trust"]
 
 
 def _make_folder(place: Path) -> Path:

@@ -63,10 +63,10 @@ def _tell(account: Account, url: URL | None, interrupts: Interrupts, seed: int) 
     Tell the story in its place, take everything away again, and return the exit code.
     """
     with (
-        embedded() if url is None else own_schema(url) as place,
-        Crew(place.url) as crew,
+        embedded(interrupts) if url is None else own_schema(url, interrupts) as place,
+        Crew(place.url, interrupts) as crew,
         _engine(place.url) as engine,
-        interrupts.shielded_afterwards(),
+        interrupts.over_afterwards(),
     ):
         _introduce(account, place, seed)
         return 0 if Story(Stage(account, engine, crew, interrupts), seed).tell() else 1

@@ -289,7 +289,7 @@ class Story:
         self._stage.show(
             f"""
             SELECT topic, payload->>'order' AS "order", state,
-                   date_trunc('ms', locked_until - now()) AS lease_left
+                   round(extract(epoch FROM locked_until - now()), 1) AS lease
             FROM job WHERE split_part(locked_by, ':', 2) = '{victim.pid}'
             AND state = 'processing' ORDER BY 1, 2
             """

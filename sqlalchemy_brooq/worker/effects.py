@@ -12,6 +12,7 @@ import contextlib
 import inspect
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from sqlalchemy.exc import DBAPIError
@@ -20,9 +21,9 @@ from sqlalchemy.orm import Session
 
 from sqlalchemy_brooq import policy, producer
 from sqlalchemy_brooq.claim import Claim, callbacks, chained
-from sqlalchemy_brooq.errors import LifecycleError
+from sqlalchemy_brooq.errors import BrooqError, LifecycleError
 from sqlalchemy_brooq.model import Job
-from sqlalchemy_brooq.statements.waiting import limit_lock_waits
+from sqlalchemy_brooq.statements.waiting import holder_waits_for_us, limit_lock_waits
 from sqlalchemy_brooq.vocabulary import Event, Outcome
 from sqlalchemy_brooq.worker.aioloop import in_thread
 from sqlalchemy_brooq.worker.attempt import Attempt, InFlight, Stage
@@ -40,6 +41,12 @@ TRY_AGAIN: Final = frozenset({"55P03", "40P01"})
 
 ResultText = Callable[[Attempt, Any], str | None]
 T = TypeVar("T")
+
+
+class Standoff(BrooqError, RuntimeError):  # noqa: N818 - names the situation
+    """
+    A deadlock that PostgreSQL can't see, because only one side waits: the other one, ours, keeps asking.
+    """
 
 
 class Sealing:
@@ -94,19 +101,22 @@ class Effects:
         """
         Run a plain transactional handler by *call*, and commit what it wrote with its outcome.
         """
-        self._run(attempt, lambda session: self._result_text(attempt, call(session)))
+        self._run(attempt, call)
 
     def settle_with(self, attempt: Attempt, text: str | None) -> None:
         """
         Write an ordinary handler's success, its callbacks and its chained jobs in one transaction.
         """
-        self._run(attempt, lambda _: text)
+        self._run(attempt, text=text)
 
-    def _run(self, attempt: Attempt, work: Callable[[Session], str | None]) -> None:
+    def _run(self, attempt: Attempt, call: Callable[[Session], Any] | None = None, text: str | None = None) -> None:
         with self._recorded(attempt) as sealing, self._opened() as loan:
-            with loan.lent():
-                text = work(loan.session)
-                _call_back(attempt.claim, loan.session)
+            if call is not None:
+                with loan.lent():
+                    text = self._result_text(attempt, call(loan.session))
+            if callbacks(attempt.claim):
+                with loan.lent():
+                    _call_back(attempt.claim, loan.session)
             self._prepare(attempt, loan)
             if not attempt.conclude():
                 return  # the engine gave it up; letting the session go rolls it back
@@ -132,11 +142,7 @@ class Effects:
         """
         Run an async transactional handler, and commit what it wrote with its outcome.
         """
-
-        async def work(session: AsyncSession) -> str | None:
-            return self._result_text(attempt, await attempt.handler.function(attempt.claim, session))
-
-        await self._arun(attempt, work)
+        await self._arun(attempt, partial(attempt.handler.function, attempt.claim))
 
     async def asettle_with(self, attempt: Attempt, text: str | None) -> None:
         """
@@ -146,22 +152,23 @@ class Effects:
         """
         if self._async_sessions is None:
             await in_thread(lambda: self.settle_with(attempt, text))
-            return
+        else:
+            await self._arun(attempt, text=text)
 
-        async def work(_: AsyncSession) -> str | None:
-            return text
-
-        await self._arun(attempt, work)
-
-    async def _arun(self, attempt: Attempt, work: Callable[[AsyncSession], Awaitable[str | None]]) -> None:
+    async def _arun(
+        self, attempt: Attempt, call: Callable[[AsyncSession], Awaitable[Any]] | None = None, text: str | None = None
+    ) -> None:
         """
         As `_run`, without blocking the loop.
         """
         with self._recorded(attempt) as sealing:
             async with self._aopened() as (session, loan):
-                with loan.lent():
-                    text = await work(session)
-                    await _acall_back(attempt.claim, session)
+                if call is not None:
+                    with loan.lent():
+                        text = self._result_text(attempt, await call(session))
+                if callbacks(attempt.claim):
+                    with loan.lent():
+                        await _acall_back(attempt.claim, session)
                 await _spawn(session, self._prepare, attempt, loan)
                 if not attempt.conclude():
                     return
@@ -229,8 +236,11 @@ class Effects:
             attempt.tried[outcome.state] = outcome
             return True
         fate = connection.execute(FATES, claim_columns(self._worker, [claim])).first()
-        held = fate is not None and fate.held
-        return None if held and time.monotonic() < attempt.lease_end else False
+        if fate is None or not fate.held or time.monotonic() >= attempt.lease_end:
+            return False
+        if connection.scalar(holder_waits_for_us(), {"job_id": claim.id}):
+            raise Standoff(f"whoever holds the row of job {claim.id} waits for what its handler has written")
+        return None
 
     def _over(self, attempt: Attempt, outcome: Outcome, *, written: bool) -> None:
         self._in_flight.remove([attempt])

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from sqlalchemy import Connection, Transaction, event, inspect
+from sqlalchemy import Connection, Transaction, TwoPhaseTransaction, event, inspect
 from sqlalchemy.orm import Session, SessionTransaction
 
 from sqlalchemy_brooq.book import existing_book, is_flushing
@@ -23,8 +23,9 @@ from sqlalchemy_brooq.worker.connection import READ_COMMITTED
 
 log = logging.getLogger("sqlalchemy_brooq.worker")
 
-COMMITS: Final = ("commit", "prepare_twophase", "commit_twophase")
-ROLLBACKS: Final = ("rollback", "rollback_twophase")
+COMMITS: Final = {False: ("commit",), True: ("prepare_twophase", "commit_twophase")}
+ROLLBACK: Final = {False: "rollback", True: "rollback_twophase"}
+"""The events of a connection; whether its transaction is a two-phase one decides."""
 ENDING: Final = re.compile(
     r"(?:\s|--[^\n]*+|/\*(?:[^*]|\*(?!/))*+\*/)*+"
     r"(?:commit|end|abort|prepare\s+transaction|rollback(?!\s+(?:(?:work|transaction)\s+)?to\b))\b",
@@ -57,6 +58,7 @@ class Loan:
         self.connection: Connection
         self._root: SessionTransaction | None = None
         self._transaction: Transaction | None = None
+        self._listening = False
         self._lent = False
         self._doubtful = False
 
@@ -74,20 +76,16 @@ class Loan:
         )
         self._root = self.session.get_transaction()
         self._transaction = self.connection.get_transaction()
-        for name in COMMITS:
-            event.listen(self.connection, name, self._on_commit)
-        for name in ROLLBACKS:
-            event.listen(self.connection, name, self._on_rollback)
-        event.listen(self.connection, "before_cursor_execute", self._on_statement)
 
     @contextlib.contextmanager
     def lent(self) -> Iterator[None]:
         """
-        Refuse to end the transaction for as long as a handler has the session.
+        Refuse to end the transaction for as long as a handler, or a callback, has the session.
 
         Raises:
             TransactionMisused: It was ended all the same: by a refusal that was ignored, or by a failed flush.
         """
+        self._listen()
         self._lent = True
         try:
             yield
@@ -135,6 +133,16 @@ class Loan:
                 self.connection.invalidate()
             with contextlib.suppress(Exception):
                 self.connection.close()
+
+    def _listen(self) -> None:
+        if self._listening:
+            return
+        self._listening = True
+        kind = isinstance(self._transaction, TwoPhaseTransaction)
+        for name in COMMITS[kind]:
+            event.listen(self.connection, name, self._on_commit)
+        event.listen(self.connection, ROLLBACK[kind], self._on_rollback)
+        event.listen(self.connection, "before_cursor_execute", self._on_statement)
 
     def _check(self) -> None:
         session, transaction = self.session, self._transaction

@@ -8,6 +8,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 from tests.chaos.crew import KINDS
@@ -20,10 +21,11 @@ def main() -> int:
     Print the figures; 1 if a promise was broken.
     """
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Count what survives the faults.")
-    parser.add_argument("--jobs", type=int, default=Plan.jobs)
-    parser.add_argument("--seconds", type=float, default=Plan.seconds, help="how long a handler takes on average")
-    parser.add_argument("--seed", type=int, default=0, help="picks the victims")
+    parser.add_argument("--jobs", type=int)
+    parser.add_argument("--seconds", type=float, help="how long a handler takes on average")
+    parser.add_argument("--seed", type=int, help="picks the victims")
     parser.add_argument("--logs", type=Path, help="keep the workers' logs in this folder")
+    parser.set_defaults(**asdict(Plan()))
     given = parser.parse_args()
     plan = Plan(given.jobs, given.seconds, given.seed)
     with tempfile.TemporaryDirectory() as folder:
@@ -43,9 +45,10 @@ def lines(figures: Figures) -> Iterator[str]:
     yield f"         {len(KINDS)} workers with {SLOTS} slots each, a lease of {LEASE:g} s, {plan.seconds:g} s a job"
     yield f"faults   {faults.kills} workers killed, {faults.kills_in_hand} of them with jobs in hand"
     yield f"         {faults.freezes} workers frozen, {faults.freezes_outlived} of them until all their leases were others'"
+    yield f"         {faults.seized} leases taken away from workers that lived"
     yield f"         {faults.server_kills} kill -9 and {faults.server_stops} immediate stop of the server"
     yield f"         {figures.stopped_in_hand} jobs in hand when all workers were asked to stop"
-    yield f"so       {outcome.expired} leases ran out, {outcome.failed} attempts failed and were tried again"
+    yield f"so       {outcome.requeued} jobs were taken from their workers, {outcome.failed} attempts failed and were tried again"
     yield f"         {outcome.repeated_outside} effects outside of the outcome's transaction were repeated, as they may be"
     yield f"         {figures.broken} of the producer's transactions and {figures.refused} starts of workers met no server"
     yield f"lost     {figures.lost}"

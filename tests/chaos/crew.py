@@ -151,6 +151,7 @@ class Crew:
 
         def all_ready() -> bool:
             self.replace_ended()
+            assert not self.collapsed, self.collapsed[0]
             return len(self.ready()) == len(KINDS)
 
         eventually(all_ready, timeout=60, message="a worker never started")

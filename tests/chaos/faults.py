@@ -1,5 +1,5 @@
 """
-The faults: a worker killed every second, others frozen beyond their leases, the server crashed while all are at work.
+The faults: workers killed and frozen, leases taken away, the server crashed while all are at work.
 
 Owns whom to hit and when, and a count of what hit work in hand. It goes on for as long as there is work to hit: a
 kill that hits nobody's work proves nothing.
@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
 
 from sqlalchemy_brooq.demo.postgres import LocalPostgres
@@ -28,6 +29,17 @@ FREEZE_EVERY: Final = 3
 """One kill in so many goes with a freeze, if nobody is frozen."""
 FROZEN: Final = (LEASE + 0.5, LEASE * 2)
 """Seconds for which a worker is frozen: at least, and at most while its leases are not yet reaped."""
+SEIZED: Final = 8
+"""Leases that are taken away with each kill, from workers that live and know nothing of it."""
+SEIZE: Final = text("""
+WITH picked AS (
+    SELECT id FROM job WHERE state = 'processing' ORDER BY random() LIMIT :count FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE job SET state = 'pending', requeues = requeues + 1, available_at = now(), locked_by = NULL, locked_until = NULL,
+    updated_at = now()
+FROM picked WHERE job.id = picked.id
+""")
+"""What an operator may do by hand, and a clock that jumps on the server."""
 AWAY: Final = 1.5
 """Seconds for which a crashed server is gone."""
 
@@ -44,6 +56,8 @@ class Count:
     freezes: int = 0
     freezes_outlived: int = 0
     """Freezes after which all leases that the worker held, one at least, had been given to others."""
+    seized: int = 0
+    """Leases that were taken away from a worker that lived."""
     server_kills: int = 0
     server_stops: int = 0
 
@@ -118,15 +132,16 @@ class Faults:
     Args:
         crew: The workers.
         server: The server.
-        ledger: Tells what a worker held.
+        engine: The database, for statements that commit by themselves.
         chance: Picks the victims.
     """
 
-    def __init__(self, crew: Crew, server: LocalPostgres, ledger: Ledger, chance: random.Random) -> None:
+    def __init__(self, crew: Crew, server: LocalPostgres, engine: Engine, chance: random.Random) -> None:
         self.count = Count()
         self._crew = crew
         self._server = server
-        self._ledger = ledger
+        self._engine = engine
+        self._ledger = Ledger(engine)
         self._chance = chance
         self._freeze: Freeze | None = None
         self._crashes: list[ServerCrash] = []
@@ -147,7 +162,9 @@ class Faults:
                 self._look_after(until=due)
                 if _is_true(is_over):
                     break
-                self._hit()
+                self._kill()
+                self._seize()
+                self._freeze_one()
                 if waiting and _is_true(waiting[0]):
                     del waiting[0]
                     self._crash()
@@ -160,13 +177,15 @@ class Faults:
         """
         Supervise the workers until the next hit is due.
         """
-        while time.monotonic() < until:
+        while True:
             self._crew.replace_ended()
             if self._freeze is not None and self._freeze.is_over:
                 self._thaw()
-            time.sleep(0.02)
+            if (left := until - time.monotonic()) <= 0:
+                return
+            time.sleep(min(left, 0.02))
 
-    def _hit(self) -> None:
+    def _kill(self) -> None:
         if victims := self._crew.ready():
             victim = self._chance.choice(victims)
             identity = victim.identity
@@ -174,6 +193,12 @@ class Faults:
             self.count.kills += 1
             with suppress(OperationalError):
                 self.count.kills_in_hand += self._ledger.held_by(identity) > 0
+
+    def _seize(self) -> None:
+        with suppress(OperationalError), self._engine.connect() as connection:
+            self.count.seized += connection.execute(SEIZE, {"count": SEIZED}).rowcount
+
+    def _freeze_one(self) -> None:
         if self._freeze is None and self.count.kills % FREEZE_EVERY == 0 and (others := self._crew.ready()):
             self._freeze = Freeze(self._chance.choice(others), self._ledger)
             self.count.freezes += 1

@@ -27,6 +27,10 @@ WHERE job.topic = 'chained' GROUP BY job.id
 """
 #: Effects inside of jobs that aren't there: a follow-up that ran, and whose enqueuing was rolled back.
 STRAYS: Final = "SELECT count(*) FROM effect WHERE NOT EXISTS (SELECT FROM job WHERE job.id = effect.job_id)"
+#: Outcomes that were written by another process than the one that held the job.
+FOREIGN: Final = """
+SELECT count(*) FROM move WHERE new IN ('done', 'failed', 'dead') AND writer IS DISTINCT FROM split_part(holder, ':', 2)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +59,10 @@ class Outcome:
     """Updates of a job that was over."""
     forbidden_moves: int
     """Moves that are not in the table of moves."""
-    expired: int
-    """Leases that ran out and were reaped."""
+    foreign: int
+    """Outcomes written by another worker than the one that held the job."""
+    requeued: int
+    """Jobs that were taken from their workers: the lease ran out, or was taken away."""
     failed: int
     """Attempts that failed and were tried again."""
 
@@ -107,7 +113,8 @@ class Ledger:
             ),
             left_terminal=sum(count for old, _, count in moves if old in TERMINAL),
             forbidden_moves=sum(count for old, new, count in moves if not _is_allowed(old, new)),
-            expired=self._one("SELECT coalesce(sum(requeues), 0) FROM job"),
+            foreign=self._one(FOREIGN),
+            requeued=self._one("SELECT coalesce(sum(requeues), 0) FROM job"),
             failed=sum(count for _, new, count in moves if new == "failed"),
         )
 

@@ -97,6 +97,7 @@ class Figures:
             "doubled": outcome.doubled,
             "exits from a terminal state": outcome.left_terminal,
             "moves that aren't allowed": outcome.forbidden_moves,
+            "outcomes written by a worker that didn't hold the job": outcome.foreign,
             "left by workers that were asked to stop": self.stopped_left,
             "left in processing at the end": self.processing,
             "workers that didn't stop cleanly": sum(code != 0 for code in self.codes),
@@ -136,7 +137,7 @@ class _Run:
         self._ledger = Ledger(engine)
         self._producer = Producer(engine.execution_options(isolation_level="READ COMMITTED"), plan.jobs)
         self._crew = Crew(server.url(), plan.seconds, folder)
-        self._faults = Faults(self._crew, server, self._ledger, random.Random(plan.seed))
+        self._faults = Faults(self._crew, server, engine, random.Random(plan.seed))
 
     def figures(self) -> Figures:
         began = time.monotonic()

@@ -1,7 +1,8 @@
 """
 One worker process of the chaos run: ``python -m tests.chaos.worker URL KIND SECONDS``.
 
-It writes its identity to its standard output once it works. It ends with 0 after a clean stop, and with 75
+Its sessions on the server bear its process id, so that the log of moves can tell who wrote an outcome. It writes its
+identity to its standard output once it works. It ends with 0 after a clean stop, and with 75
 (``EX_TEMPFAIL``) where it found no server to begin with: whoever supervises it starts another one.
 """
 
@@ -19,9 +20,10 @@ from tests.chaos.workload import build_queue
 
 def main() -> int:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(threadName)s %(message)s", level=logging.INFO)
-    logging.getLogger("sqlalchemy_brooq").addFilter(lambda record: not record.getMessage().startswith("JobDone"))
+    logging.getLogger("sqlalchemy_brooq.worker").addFilter(lambda record: not record.getMessage().startswith("JobDone"))
     url, kind, seconds = sys.argv[1:]
-    queue = build_queue(make_url(url), "async" if kind == "async" else "plain", float(seconds))
+    mine = make_url(url).update_query_dict({"application_name": str(os.getpid())})
+    queue = build_queue(mine, "async" if kind == "async" else "plain", float(seconds))
     ready: list[str] = []
 
     def announce() -> None:

@@ -36,13 +36,17 @@ FAILING: Final = 9
 
 Kind = Literal["plain", "async"]
 
-#: No key keeps an effect from being written twice, and every update of a terminal row is logged, whatever it changes.
+#: No key keeps an effect from being written twice. Every update of a terminal row is logged, whatever it changes, and
+#: with each move who held the job and who made it.
 TABLES: Final = """
 CREATE TABLE effect (job_id uuid NOT NULL, place text NOT NULL, worker text NOT NULL);
 CREATE INDEX ON effect (place, job_id);
-CREATE TABLE move (job_id uuid NOT NULL, old text NOT NULL, new text NOT NULL);
+CREATE TABLE move (job_id uuid NOT NULL, old text NOT NULL, new text NOT NULL, holder text, writer text NOT NULL);
 CREATE FUNCTION log_move() RETURNS trigger LANGUAGE plpgsql AS
-    $$ BEGIN INSERT INTO move VALUES (OLD.id, OLD.state, NEW.state); RETURN NULL; END $$;
+    $$ BEGIN
+        INSERT INTO move VALUES (OLD.id, OLD.state, NEW.state, OLD.locked_by, current_setting('application_name'));
+        RETURN NULL;
+    END $$;
 CREATE TRIGGER log_move AFTER UPDATE ON job FOR EACH ROW
     WHEN (OLD.state <> NEW.state OR OLD.state IN ('done', 'dead', 'canceled')) EXECUTE FUNCTION log_move();
 """

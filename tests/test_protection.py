@@ -1,0 +1,143 @@
+"""
+What ORM code may write in the row of a job, and what is the engine's alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Engine, inspect, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from sqlalchemy_brooq import InvalidJob, Job, ProtectedColumn
+from tests.consumer import Base, Order, keyed
+from tests.recording import jobs
+from tests.waiting import row
+
+
+@pytest.fixture
+def shop(engine: Engine) -> Engine:
+    """
+    The test's database with the consumer's tables, which point at ours.
+    """
+    Base.metadata.create_all(engine)
+    return engine
+
+
+@pytest.fixture
+def session(shop: Engine) -> Iterator[Session]:
+    with Session(shop) as session:
+        yield session
+
+
+ENGINE_VALUES = {
+    "state": "done",
+    "attempts": 1,
+    "requeues": 1,
+    "claimed_at": None,
+    "locked_by": "me",
+    "locked_until": None,
+    "last_error": "none",
+    "result": {},
+}
+
+
+@pytest.mark.parametrize("column", ENGINE_VALUES)
+def test_engine_columns_cannot_be_assigned_once_there_is_a_row(session: Session, column: str) -> None:
+    job = Job("t")
+    session.add(job)
+    session.commit()
+    way_out = "call cancel.* replay" if column == "state" else "the engine alone writes it"
+
+    for stage in ("persistent", "detached"):
+        assert getattr(inspect(job), stage)
+        with pytest.raises(ProtectedColumn, match=rf"job\.{column} can't be assigned or deleted: {way_out}"):
+            setattr(job, column, ENGINE_VALUES[column])
+        with pytest.raises(ProtectedColumn, match=column):
+            delattr(job, column)
+        session.close()
+
+
+def test_a_merged_older_copy_never_brings_back_its_state(shop: Engine, session: Session) -> None:
+    job = Job("t")
+    session.add(job)
+    session.commit()
+    session.refresh(job)
+    session.expunge(job)
+    with shop.begin() as connection:
+        connection.execute(text("UPDATE job SET state = 'done', attempts = 1"))
+
+    job.priority = 2
+    merged = session.merge(job)
+    session.commit()
+
+    assert (merged.state, merged.attempts, merged.priority) == ("done", 1, 2)
+    found = row(shop, job.id)
+    assert (found["state"], found["attempts"], found["priority"]) == ("done", 1, 2)
+
+
+def test_a_new_job_can_be_merged(shop: Engine, session: Session) -> None:
+    merged = session.merge(keyed(payload=5))
+    again = session.merge(keyed(payload=6))
+    session.flush()
+    late = session.merge(Job("t", 7, delay="1h"))
+    session.commit()
+
+    assert merged.created
+    assert again.created is False
+    assert [one.payload for one in jobs(shop)] == [5, 7]
+    assert late.available_at - late.created_at == timedelta(hours=1)
+    moved = Job("t", 8, delay="2h")
+    moved.id = late.id
+    session.merge(moved)
+    session.commit()
+    assert late.available_at - late.updated_at == timedelta(hours=2)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("topic", "UPPER"),
+        ("payload", "\x00"),
+        ("payload", float("nan")),
+        ("priority", 3),
+        ("priority", None),
+        ("idempotency_key", "\x00"),
+        ("available_at", "tomorrow"),
+        ("available_at", None),
+    ],
+)
+def test_producer_columns_are_checked_where_they_are_assigned(session: Session, column: str, value: Any) -> None:
+    job = Job("t")
+    session.add(job)
+    session.commit()
+
+    with pytest.raises(InvalidJob):
+        setattr(job, column, value)
+
+    job.priority = 1
+    job.payload = {"n": 1}
+    job.available_at = text("now() + interval '1 h'")  # type: ignore[assignment]
+    session.commit()
+    assert job.updated_at > job.created_at
+    assert job.available_at > job.updated_at
+
+
+def test_a_job_that_is_deleted_and_a_foreign_row_that_fails_are_the_consumers_own(
+    shop: Engine, session: Session
+) -> None:
+    job = Job("t")
+    session.add(job)
+    session.commit()
+
+    session.delete(job)
+    session.commit()
+    assert jobs(shop) == []
+    session.add(Order(id=1, job_id=UUID(int=1)))
+    with pytest.raises(IntegrityError):
+        session.flush()
