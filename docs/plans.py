@@ -26,7 +26,7 @@ WORKER: Final = "host:1:00000000"
 LEASE: Final = timedelta(minutes=2)
 TOPICS: Final = ("email.send", "invoice.write", "report.day")
 
-#: What is in the table, in thousands: nine of ten rows are history.
+#: What is put into the table: nine of ten rows are history, and one in ten has a key.
 HISTORY: Final = """
     INSERT INTO job (topic, priority, payload, state, attempts, available_at, claimed_at, locked_by, locked_until,
                      idempotency_key, created_at, updated_at)

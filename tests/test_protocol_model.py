@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum, auto
 from functools import partial
-from typing import Any, Final
-from uuid import UUID, uuid4
+from typing import Any, Final, cast
+from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -78,15 +78,15 @@ CHANGES: Final[Mapping[Event, frozenset[str]]] = {
 }
 RELEASED: Final = Outcome(Event.REQUEUED, refund=True)
 CANCELED: Final = Outcome(Event.CANCELED)
-OUTCOMES: Final = (
-    Outcome(Event.DONE),
-    Outcome(Event.DONE, result='{"n": 1}'),
-    Outcome(Event.FAILED, error="E: failed"),
-    Outcome(Event.FAILED, error="E: preserved", refund=True),
-    Outcome(Event.DEAD, error="E: dead"),
-    Outcome(Event.CANCELED, error="E: canceled"),
-    RELEASED,
-)
+OUTCOMES: Final = {
+    "done": Outcome(Event.DONE),
+    "done with a result": Outcome(Event.DONE, result='{"n": 1}'),
+    "failed": Outcome(Event.FAILED, error="E: failed"),
+    "preserved": Outcome(Event.FAILED, error="E: preserved", refund=True),
+    "dead": Outcome(Event.DEAD, error="E: dead"),
+    "canceled": Outcome(Event.CANCELED, error="E: canceled"),
+    "requeued": RELEASED,
+}
 
 
 class Door(Enum):
@@ -98,16 +98,19 @@ class Door(Enum):
     ENQUEUE = auto()
     ENQUEUE_MANY = auto()
     CONNECTION = auto()
-
-
-class Way(Enum):
-    """
-    The ways to call a job off.
-    """
-
-    SESSION = auto()
-    CONNECTION = auto()
     SQL = auto()
+
+
+class Operation(Enum):
+    """
+    What is done to a job from outside.
+    """
+
+    CANCEL = auto()
+    CANCEL_ON_A_CONNECTION = auto()
+    CANCEL_BY_SQL = auto()
+    REPLAY = auto()
+    DELETE = auto()
 
 
 class Stranger(Enum):
@@ -118,6 +121,17 @@ class Stranger(Enum):
     LOCK = auto()
     CANCEL = auto()
     REAP = auto()
+
+
+class End(Enum):
+    """
+    How a whole worker ends.
+    """
+
+    STOPPED = auto()
+    STOPPED_UNHEARD = auto()
+    """Its handlers ignore it."""
+    KILLED = auto()
 
 
 @dataclass
@@ -268,11 +282,11 @@ def verdict(act: Act, claim: Claim) -> tuple[Event, bool]:
 
 # -- what may be done
 
-PICK = st.integers(0, 30)
+WORKER = st.sampled_from([0, 1])
+PICK = st.integers(0, 9)
 PICKS = st.lists(PICK, max_size=4)
 COMMIT = st.sampled_from([True, True, True, False])
-FAULT = st.sampled_from([None, None, None, *Fault])
-WORKER = st.sampled_from([0, 1])
+FAULT = st.sampled_from([None, *Fault])
 JOB = st.tuples(
     st.sampled_from(TOPICS),
     st.sampled_from([None, None, "k1", "k2"]),
@@ -281,6 +295,19 @@ JOB = st.tuples(
 )
 JOBS = st.lists(JOB, min_size=1, max_size=4)
 Spec = tuple[str, str | None, int, timedelta]
+#: Of which claim (of the worker's own that are alive, or of all there ever were), and what is to be written.
+SETTLES = st.lists(st.tuples(st.booleans(), PICK, st.sampled_from([*OUTCOMES])), max_size=4)
+#: Which of the handlers that run, what it does, and what happens to its commit.
+ACTS = st.lists(
+    st.tuples(
+        PICK,
+        st.sampled_from([act for act in Act if act is not Act.OBEY]),
+        st.sampled_from([None, None, Fault.BEFORE, Fault.AFTER]),
+    ),
+    min_size=1,
+    max_size=4,
+)
+Acting = tuple[int, Act, Fault | None]
 SERVED: Final = (TOPICS, (PLAIN, GUARDED))
 """What the two whole workers serve."""
 
@@ -378,16 +405,17 @@ class Protocol(RuleBasedStateMachine):
             and self.scene.is_free(row.id)
         ]
 
-    def pick(self, picks: Iterable[int], *, states: Collection[JobState] = frozenset(JobState)) -> list[Row]:
+    def pick(self, picks: Iterable[int], states: Collection[JobState] = frozenset(JobState)) -> list[Row]:
         """
-        Return jobs in one of *states* that nobody has locked.
+        Return jobs in one of *states* that nobody has locked; the first ones are those that are held.
         """
-        rows = [row for _, row in sorted(self.scene.rows.items()) if row.state in states and self.scene.is_free(row.id)]
+        rows = [row for row in self.scene.rows.values() if row.state in states and self.scene.is_free(row.id)]
+        rows.sort(key=lambda row: (row.state != JobState.PROCESSING, row.id))
         return list({n % len(rows): rows[n % len(rows)] for n in picks}.values()) if rows else []
 
     # -- producers
 
-    @initialize(specs=st.lists(JOB, min_size=2, max_size=6))
+    @initialize(specs=st.lists(JOB, min_size=4, max_size=10))
     def begin(self, specs: list[Spec]) -> None:
         self.enqueue(Door.ADD, specs, commit=True)
 
@@ -395,106 +423,90 @@ class Protocol(RuleBasedStateMachine):
     def enqueue(self, door: Door, specs: list[Spec], commit: bool) -> None:
         specs = [self.unlocked(spec) for spec in specs]
         taken = {(row.topic, row.idempotency_key): row.id for row in self.scene.rows.values()}
-        jobs = [brooq.Job(topic, {"n": 1}, idempotency_key=k, priority=p, delay=d) for topic, k, p, d in specs]
         with Session(self.stage.engine) as session:
-            answers = handed_in(door, session, jobs)
+            answers = handed_in(door, session, specs)
             session.commit() if commit else session.rollback()
 
-        created = set()
-        for (topic, key, *_), answer in zip(specs, answers, strict=True):
+        created = {}
+        for spec, answer in zip(specs, answers, strict=True):
+            topic, key, *_ = spec
             there = taken.get((topic, key)) if key else None
             assert answer.created == (there is None)
             assert there is None or answer.id == there
             if key:
                 taken[topic, key] = answer.id
             if answer.created:
-                created.add(answer.id)
+                created[answer.id] = spec
         moves = self.expect(insert=created if commit else ())
         for move in moves[Kind.INSERT]:
-            place = [answer.id for answer in answers].index(move.id)
-            assert (move.new.topic, move.new.idempotency_key, move.new.priority) == specs[place][:3]
-            assert move.new.available_at == move.at + specs[place][3]
+            topic, key, priority, delay = created[move.id]
+            assert (move.new.topic, move.new.idempotency_key, move.new.priority) == (topic, key, priority)
+            assert move.new.available_at == move.at + delay
 
     def unlocked(self, spec: Spec) -> Spec:
         """
         Return *spec* without its key if somebody is changing the row that has it: that is waited for.
         """
-        topic, key, *others = spec
-        return topic, None if self.is_changing(topic, key) else key, *others
+        topic, key, priority, delay = spec
+        return topic, None if self.is_changing(topic, key) else key, priority, delay
 
     def is_changing(self, topic: str, key: str | None) -> bool:
         rows = self.scene.rows
         return any((rows[id_].topic, rows[id_].idempotency_key) == (topic, key) for id_ in self.scene.locked)
 
-    @rule(topic=st.sampled_from(TOPICS))
-    def insert_with_plain_sql(self, topic: str) -> None:
-        with self.stage.engine.begin() as connection:
-            insert = text("INSERT INTO job (topic, payload) VALUES (:topic, '[1]') RETURNING id")
-            created = connection.execute(insert, {"topic": topic}).scalar_one()
-        self.expect(insert=[created])
-
-    @rule(pick=PICK, way=st.sampled_from(Way), commit=COMMIT)
-    def cancel(self, pick: int, way: Way, commit: bool) -> None:
+    @rule(operation=st.sampled_from(Operation), pick=PICK, commit=COMMIT)
+    def operate(self, operation: Operation, pick: int, commit: bool) -> None:
         for row in self.pick([pick]):
             with Session(self.stage.engine) as session:
-                canceled = called_off(way, session, row.id)
+                expected = self.operated(operation, session, row)
                 session.commit() if commit else session.rollback()
-            assert canceled == (row.state not in TERMINAL)
-            self.expect(ends={row.id: CANCELED} if canceled and commit else {})
+            self.expect(**expected if commit else {})
 
-    @rule(pick=PICK, commit=COMMIT)
-    def replay(self, pick: int, commit: bool) -> None:
-        for row in self.pick([pick]):
-            key = f"replay:{row.id}"
-            if self.is_changing(row.topic, key):
-                continue
-            there = [one.id for one in self.scene.rows.values() if (one.topic, one.idempotency_key) == (row.topic, key)]
-            with Session(self.stage.engine) as session:
-                if row.state not in TERMINAL:
-                    with pytest.raises(brooq.InvalidJob):
-                        brooq.replay(session, row.id)
-                    continue
-                answer = brooq.replay(session, row.id)
-                session.commit() if commit else session.rollback()
-            assert answer.created == (not there)
-            assert answer.created or [answer.id] == there
-            self.expect(insert=[answer.id] if answer.created and commit else [])
+    def operated(self, operation: Operation, session: Session, row: Row) -> dict[str, Any]:
+        """
+        Do something to a job, and return the moves to expect.
+        """
+        match operation:
+            case Operation.DELETE:
+                delete = text("DELETE FROM job WHERE id = :id AND state IN ('done','dead','canceled') RETURNING id")
+                return {"delete": session.scalars(delete, {"id": row.id}).all()}
+            case Operation.REPLAY:
+                return {"insert": self.replayed(session, row)}
+        canceled = called_off(operation, session, row.id)
+        assert canceled == (row.state not in TERMINAL)
+        return {"ends": {row.id: CANCELED} if canceled else {}}
 
-    @rule()
-    def nobody_knows_the_job(self) -> None:
-        with Session(self.stage.engine) as session:
-            for door in (brooq.cancel, brooq.replay):
-                with pytest.raises(brooq.JobNotFound):
-                    door(session, uuid4())
-        self.expect()
-
-    @rule(picks=PICKS)
-    def delete_terminal_rows(self, picks: list[int]) -> None:
-        ids = [row.id for row in self.pick(picks, states=TERMINAL)]
-        with self.stage.engine.begin() as connection:
-            connection.execute(text("DELETE FROM job WHERE id = ANY(:ids)"), {"ids": ids})
-        self.expect(delete=ids)
+    def replayed(self, session: Session, row: Row) -> list[UUID]:
+        key = f"replay:{row.id}"
+        if self.is_changing(row.topic, key):
+            return []
+        if row.state not in TERMINAL:
+            with pytest.raises(brooq.InvalidJob):
+                brooq.replay(session, row.id)
+            return []
+        there = [one.id for one in self.scene.rows.values() if (one.topic, one.idempotency_key) == (row.topic, key)]
+        answer = brooq.replay(session, row.id)
+        assert answer.created == (not there)
+        assert answer.created or [answer.id] == there
+        return [answer.id] if answer.created else []
 
     # -- workers that are nothing but their statements
 
-    @rule(worker=WORKER, want=st.integers(0, 4), picks=PICKS, outcomes=st.tuples(*[st.sampled_from(OUTCOMES)] * 4),
-          fault=FAULT)  # fmt: skip
-    def exchange(
-        self, worker: int, want: int, picks: list[int], outcomes: Sequence[Outcome], fault: Fault | None
-    ) -> None:
+    @rule(worker=WORKER, want=st.integers(0, 4), settles=SETTLES, fault=FAULT)
+    def exchange(self, worker: int, want: int, settles: list[tuple[bool, int, str]], fault: Fault | None) -> None:
         """
         Settle any claims that anybody ever had, with any outcomes, as one of two workers; and claim.
         """
         bare = self.bares[worker]
-        settlements = self.settlements(picks, outcomes)
-        if not (want or settlements):
-            return
+        settlements = [Settlement(claim, OUTCOMES[name]) for claim, name in self.chosen(bare, settles)]
         ends = {
             claim.id: outcome
             for claim, outcome in settlements
             if self.scene.lives(claim, bare.name) and self.scene.is_free(claim.id)
         }
         scene, ready = self.scene, self.ready(TOPICS)
+        if not (want or settlements):
+            return
         with bare.wire.losing(fault):
             try:
                 answer = bare.store.exchange(settlements, bare.turns.request(want) if want else None)
@@ -508,16 +520,20 @@ class Protocol(RuleBasedStateMachine):
         check_answer(claims, moves[Kind.CLAIM], bare.name)
         self.claims += claims
         unwritten = [settlements[place].claim for place in answer.unwritten]
-        written = [claim for claim, _ in settlements if claim not in unwritten]
-        assert {claim.id for claim in written} == ends.keys()
+        assert {claim.id for claim, _ in settlements if claim not in unwritten} == ends.keys()
         assert bare.store.fates(unwritten) == [fate(claim, scene, self.scene, bare.name) for claim in unwritten]
 
-    def settlements(self, picks: Iterable[int], outcomes: Sequence[Outcome]) -> list[Settlement]:
-        if not self.claims:
-            return []
-        claims = {self.claims[n % len(self.claims)] for n in picks}
-        pairs = zip(sorted(claims, key=lambda claim: (claim.id, claim.claimed_at)), outcomes, strict=False)
-        return [Settlement(claim, outcome) for claim, outcome in pairs]
+    def chosen(self, bare: Bare, choices: Iterable[tuple[bool, int, Any]]) -> list[tuple[Claim, Any]]:
+        """
+        Return different claims, each with what was chosen for it, in the order in which rows are locked.
+        """
+        alive = [claim for claim in self.claims if self.scene.lives(claim, bare.name)]
+        found: dict[Claim, Any] = {}
+        for own, pick, choice in choices:
+            claims = alive if own else self.claims
+            if claims:
+                found[claims[-1 - pick % len(claims)]] = choice  # the younger ones first
+        return sorted(found.items(), key=lambda pair: (pair[0].id, pair[0].claimed_at))
 
     def answer_lost(self, wire: Any, fault: Fault | None, ends: Mapping[UUID, Outcome], claimer: str) -> None:
         """
@@ -528,11 +544,11 @@ class Protocol(RuleBasedStateMachine):
         moves = self.expect(ends=ends if fault is Fault.AFTER else {}, claimer=claimer)
         assert fault is Fault.AFTER or not moves[Kind.CLAIM]
 
-    @rule(worker=WORKER, picks=PICKS)
+    @rule(worker=WORKER, choices=st.lists(st.tuples(st.booleans(), PICK, st.none()), min_size=1, max_size=4))
     @precondition(lambda self: self.claims)
-    def renew(self, worker: int, picks: list[int]) -> None:
+    def renew(self, worker: int, choices: list[tuple[bool, int, None]]) -> None:
         bare, scene = self.bares[worker], self.scene
-        claims = [claim for claim, _ in self.settlements(picks, OUTCOMES)]
+        claims = [claim for claim, _ in self.chosen(bare, choices)]
         held = [scene.lives(claim, bare.name) and scene.rows[claim.id].locked_until >= scene.now for claim in claims]
         due = [is_held and scene.is_free(claim.id) for claim, is_held in zip(claims, held, strict=True)]
 
@@ -543,13 +559,13 @@ class Protocol(RuleBasedStateMachine):
         until = {move.id: move.new.locked_until for move in moves[Kind.RENEWAL]}
         assert answer == [until[claim.id] if is_due else None for claim, is_due in zip(claims, due, strict=True)]
 
-    @rule(worker=WORKER, known=PICKS)
-    def release(self, worker: int, known: list[int]) -> None:
+    @rule(worker=WORKER, known=st.lists(st.tuples(st.just(True), PICK, st.none()), max_size=4))
+    def release(self, worker: int, known: list[tuple[bool, int, None]]) -> None:
         """
         Give back what a worker holds, but for the claims that it knows.
         """
         bare = self.bares[worker]
-        claims = [claim for claim, _ in self.settlements(known, OUTCOMES)]
+        claims = [claim for claim, _ in self.chosen(bare, known)]
         keys = {(claim.id, claim.claimed_at) for claim in claims}
         ends = {
             row.id: RELEASED
@@ -564,17 +580,19 @@ class Protocol(RuleBasedStateMachine):
 
     # -- reapers
 
-    @rule(guarded=st.booleans(), batch=st.integers(1, 5))
-    def reap(self, guarded: bool, batch: int) -> None:
-        expired = self.expired()[:batch]
-        jobs = ReaperStore(self.stage.engine).reap(GUARD if guarded else {}, batch)
-        self.check_reaped({job.id: job.state for job in jobs}, expired, GUARD if guarded else {})
-
-    @rule(worker=WORKER)
-    def let_a_worker_reap(self, worker: int) -> None:
-        pilot, expired = self.pilots[worker], self.expired()
-        assert pilot.round("reaper")
-        self.check_reaped(None, expired, pilot.guards)
+    @rule(who=st.sampled_from([0, 1, None]), guarded=st.booleans(), batch=st.integers(1, 5))
+    def reap(self, who: int | None, guarded: bool, batch: int) -> None:
+        """
+        Let the reaper of a whole worker make a round, or one by itself.
+        """
+        if who is not None:
+            pilot, expired = self.pilots[who], self.expired()
+            assert pilot.round("reaper")
+            self.check_reaped(None, expired, pilot.guards)
+            return
+        expired, guards = self.expired()[:batch], GUARD if guarded else {}
+        jobs = ReaperStore(self.stage.engine).reap(guards, batch)
+        self.check_reaped({job.id: job.state for job in jobs}, expired, guards)
 
     def expired(self) -> list[Row]:
         rows = [
@@ -595,8 +613,27 @@ class Protocol(RuleBasedStateMachine):
 
     # -- whole workers
 
-    @rule(worker=WORKER, hint=st.booleans(), fault=FAULT, after=st.sampled_from([0, 0, 1]))
-    def pump(self, worker: int, hint: bool, fault: Fault | None, after: int) -> None:
+    @rule(worker=WORKER, acts=ACTS, settles=st.booleans())
+    def work(self, worker: int, acts: list[Acting], settles: bool) -> None:
+        """
+        Let a whole worker claim, let some of its handlers end, and let it settle, or not yet.
+        """
+        self.pump(worker, hint=True)
+        for act in acts:
+            self.handle(worker, *act)
+        if settles:
+            self.pump(worker, hint=False)
+
+    @rule(worker=WORKER, acts=ACTS, hint=st.booleans(), fault=FAULT, after=st.sampled_from([0, 0, 1]))
+    def work_in_trouble(self, worker: int, acts: list[Acting], hint: bool, fault: Fault | None, after: int) -> None:
+        """
+        Let some handlers end, and lose the answer to the pump's next statement, or to the one after it.
+        """
+        for act in acts:
+            self.handle(worker, *act)
+        self.pump(worker, hint=hint, fault=fault, after=after)
+
+    def pump(self, worker: int, *, hint: bool, fault: Fault | None = None, after: int = 0) -> None:
         """
         Let a pump settle what its handlers have left, and claim for its free slots.
         """
@@ -648,13 +685,12 @@ class Protocol(RuleBasedStateMachine):
             assert (attempt.key in written) == (lives and is_free)
             assert (attempt.key in known) == (lives and not is_free)
 
-    @rule(worker=WORKER, pick=PICK, act=st.sampled_from([act for act in Act if act is not Act.OBEY]), commits=FAULT)
     def handle(self, worker: int, pick: int, act: Act, commits: Fault | None) -> None:
         """
         Let a handler run to its end; where it has effects, that settles the attempt as well.
         """
         pilot = self.pilots[worker]
-        running = pilot.executor.running()
+        running: list[Attempt] = pilot.executor.running()
         if not running:
             return
         attempt = running[pick % len(running)]
@@ -662,7 +698,7 @@ class Protocol(RuleBasedStateMachine):
         can_write = self.scene.lives(attempt.claim, pilot.name) and self.scene.is_free(attempt.claim.id)
         if not self.scene.is_free(attempt.claim.id):
             attempt.lease_end = 0.0  # or it would wait for whoever has locked the row
-        self.stage.commits = None if commits is Fault.LATE else commits
+        self.stage.commits = commits
         pilot.chained_key = None if self.is_changing(TRANSACTIONAL, "chained") else "chained"
         pilot.run(attempt, act)
 
@@ -717,29 +753,30 @@ class Protocol(RuleBasedStateMachine):
         assert forgotten == {key for key in lost if known[key].outcome is None}
         assert all(known[key].claim.interrupted for key in forgotten)
 
-    @rule(worker=WORKER, obeyed=st.booleans())
-    @precondition(lambda self: not self.stage.open)
-    def stop(self, worker: int, obeyed: bool) -> None:
+    @rule(worker=WORKER, end=st.sampled_from(End))
+    def leave(self, worker: int, end: End) -> None:
         """
-        Shut a worker down, with handlers that obey or not: what it knew of is settled, or keeps its lease.
+        End a worker, and start another one in its place.
+        """
+        if end is End.KILLED:
+            self.expect()
+        elif not self.stage.open:
+            self.stop(worker, obeyed=end is End.STOPPED)
+        self.replace(worker)
+
+    def stop(self, worker: int, *, obeyed: bool) -> None:
+        """
+        Shut a worker down: what it knew of is settled, but for handlers that ignore it, which keep their leases.
         """
         pilot = self.pilots[worker]
         known, running = pilot.known(), pilot.executor.running()
-        deaf = {attempt.key for attempt in running if attempt.key in pilot.known() and not obeyed}
+        deaf = {attempt.key for attempt in running if attempt.key in known and not obeyed}
         pilot.stop(obeyed=obeyed)
         moves = self.worker_moves(pilot, deaf)
         assert not moves[Kind.CLAIM]
         assert not pilot.known()
         for key, attempt in known.items():
-            row = self.scene.rows.get(key[0])
-            lives = self.scene.lives(attempt.claim, pilot.name)
-            assert lives == (key in deaf and row is not None and key not in self.endings)
-        self.replace(worker)
-
-    @rule(worker=WORKER)
-    def kill(self, worker: int) -> None:
-        self.replace(worker)
-        self.expect()
+            assert self.scene.lives(attempt.claim, pilot.name) == (key in deaf and key not in self.endings)
 
     def replace(self, worker: int) -> None:
         self.past.append(self.pilots[worker])
@@ -772,22 +809,18 @@ class Protocol(RuleBasedStateMachine):
         if pending.holder is not None:
             pending.holder.dropped |= {move.key for move in moves[Kind.CLAIM]}
 
-    @rule(picks=PICKS, everybodys=st.booleans())
-    def leases_run_out(self, picks: list[int], everybodys: bool) -> None:
-        rows = self.pick(range(50) if everybodys else picks, states={JobState.PROCESSING})
+    @rule(leases=st.one_of(st.none(), PICKS), scheduled=PICKS, a_while=st.booleans())
+    def time_passes(self, leases: list[int] | None, scheduled: list[int], a_while: bool) -> None:
+        """
+        Let leases run out, all of them or some; let jobs fall due; let the workers' own clocks go on.
+        """
+        expired = self.pick(range(50) if leases is None else leases, {JobState.PROCESSING})
         past = "UPDATE job SET locked_until = now() - interval '1 s' WHERE id = ANY(%s)"
-        self.stage.edit(past, [row.id for row in rows])
-        self.expect()
-
-    @rule(picks=PICKS)
-    def scheduled_jobs_fall_due(self, picks: list[int]) -> None:
+        self.stage.edit(past, [row.id for row in expired])
         due = "UPDATE job SET available_at = now() WHERE id = ANY(%s) AND available_at > now()"
-        self.stage.edit(due, [row.id for row in self.pick(picks, states=CLAIMABLE)])
+        self.stage.edit(due, [row.id for row in self.pick(scheduled, CLAIMABLE)])
+        self.stage.ahead += SEARCH / 4 if a_while else 0.0
         self.expect()
-
-    @rule()
-    def a_while_passes(self) -> None:
-        self.stage.ahead += SEARCH / 4
 
     # -- what holds after every step
 
@@ -838,8 +871,10 @@ class Protocol(RuleBasedStateMachine):
             if sys.exception() is None:
                 self.finish()
         finally:
-            for worker in (*self.pilots, *self.bares):
-                (worker.close if isinstance(worker, Pilot) else worker.wire.close)()
+            for pilot in self.pilots:
+                pilot.close()
+            for bare in self.bares:
+                bare.wire.close()
 
     def finish(self) -> None:
         """
@@ -849,20 +884,19 @@ class Protocol(RuleBasedStateMachine):
             self.end_transaction(0, commit=True)
         for worker in range(len(self.pilots)):
             self.stop(worker, obeyed=True)
-        self.scheduled_jobs_fall_due([*range(len(self.scene.rows))])
-        self.leases_run_out([], everybodys=True)
-        self.reap(guarded=True, batch=1_000)
-        while self.ready(TOPICS):
-            had = len(self.claims)
-            self.exchange(0, 10, [], (), None)
-            self.exchange(0, 0, [*range(had, len(self.claims))], [Outcome(Event.DONE)] * 10, None)
+        self.time_passes(None, [*range(len(self.scene.rows))], a_while=True)
+        self.reap(None, guarded=True, batch=1_000)
+        while ready := len(self.ready(TOPICS)):
+            self.exchange(0, ready, [], None)
+            self.exchange(0, 0, [(True, pick, "done") for pick in range(ready)], None)
         assert {row.state for row in self.scene.rows.values()} <= TERMINAL
 
 
-def handed_in(door: Door, session: Session, jobs: Sequence[brooq.Job]) -> list[brooq.Enqueued]:
+def handed_in(door: Door, session: Session, specs: Sequence[Spec]) -> list[brooq.Enqueued]:
     """
     Hand jobs in by *door*, and return the answers.
     """
+    jobs = [brooq.Job(topic, {"n": 1}, idempotency_key=k, priority=p, delay=d) for topic, k, p, d in specs]
     match door:
         case Door.ADD:
             session.add_all(jobs)
@@ -874,23 +908,39 @@ def handed_in(door: Door, session: Session, jobs: Sequence[brooq.Job]) -> list[b
             return brooq.enqueue_many(session, jobs)
         case Door.CONNECTION:
             return brooq.enqueue_many(session.connection(), jobs)
+        case Door.SQL:
+            return [inserted(session, spec) for spec in specs]
 
 
-def called_off(way: Way, session: Session, job_id: UUID) -> bool:
+def inserted(session: Session, spec: Spec) -> brooq.Enqueued:
     """
-    Cancel a job by *way*, and return whether that did it.
+    Insert a job as any language could.
     """
-    match way:
-        case Way.SESSION:
-            return brooq.cancel(session, job_id)
-        case Way.CONNECTION:
-            return brooq.cancel(session.connection(), job_id)
-        case Way.SQL:
-            statement = (
-                "UPDATE job SET state = 'canceled', updated_at = now()"
-                " WHERE id = :id AND state IN ('pending','failed','processing') RETURNING id"
-            )
-            return session.execute(text(statement), {"id": job_id}).one_or_none() is not None
+    given = dict(zip(("topic", "key", "priority", "delay"), spec, strict=True))
+    insert = text(
+        "INSERT INTO job (topic, idempotency_key, priority, available_at) VALUES (:topic, :key, :priority,"
+        " now() + :delay) ON CONFLICT (topic, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING"
+        " RETURNING id"
+    )
+    if created := session.scalar(insert, given):
+        return brooq.Enqueued(created, created=True)
+    find = text("SELECT id FROM job WHERE topic = :topic AND idempotency_key = :key")
+    return brooq.Enqueued(session.scalars(find, given).one(), created=False)
+
+
+def called_off(operation: Operation, session: Session, job_id: UUID) -> bool:
+    """
+    Cancel a job in one of the ways, and return whether that did it.
+    """
+    if operation is Operation.CANCEL:
+        return brooq.cancel(session, job_id)
+    if operation is Operation.CANCEL_ON_A_CONNECTION:
+        return brooq.cancel(session.connection(), job_id)
+    statement = (
+        "UPDATE job SET state = 'canceled', updated_at = now()"
+        " WHERE id = :id AND state IN ('pending','failed','processing') RETURNING id"
+    )
+    return session.execute(text(statement), {"id": job_id}).one_or_none() is not None
 
 
 def held_by(stranger: Stranger, connection: Connection, rows: Sequence[Row]) -> Pending:
@@ -927,6 +977,6 @@ def test_the_promises_hold_in_any_order_of_events(
     stage = Stage(database_url)
     stage.install(monkeypatch)
     try:
-        explore(partial(Protocol, stage), settings=SETTINGS)
+        explore(cast(Any, partial(Protocol, stage)), settings=SETTINGS)
     finally:
         stage.close()
