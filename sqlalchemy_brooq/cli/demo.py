@@ -16,7 +16,7 @@ from sqlalchemy_brooq.cli.settings import database_url
     metavar="URL",
     help="A PostgreSQL to use, in a schema of its own, instead of an embedded one.",
 )
-@click.option("--seed", type=int, metavar="N", help="Let chance decide the same way again.")
+@click.option("--seed", type=int, metavar="N", help="Another day at the shop: picks what is ordered.")
 @click.pass_context
 def demo_command(context: click.Context, database_url: str | None, seed: int | None) -> None:
     """

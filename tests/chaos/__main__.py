@@ -1,5 +1,5 @@
 """
-Make a chaos run and print its figures: ``python -m tests.chaos [--jobs N] [--seconds S] [--seed N] [--logs FOLDER]``.
+Make a chaos run and print its figures: ``python -m tests.chaos [--jobs N] [--kills N] [--logs FOLDER]``.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
 from tests.chaos.crew import KINDS
@@ -23,11 +23,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Count what survives the faults.")
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--seconds", type=float, help="how long a handler takes on average")
+    parser.add_argument("--kills", type=int, help="how many workers are killed at most")
     parser.add_argument("--seed", type=int, help="picks the victims")
     parser.add_argument("--logs", type=Path, help="keep the workers' logs in this folder")
     parser.set_defaults(**asdict(Plan()))
     given = parser.parse_args()
-    plan = Plan(given.jobs, given.seconds, given.seed)
+    plan = Plan(**{field.name: getattr(given, field.name) for field in fields(Plan)})
     with tempfile.TemporaryDirectory() as folder:
         if given.logs:
             given.logs.mkdir(parents=True, exist_ok=True)

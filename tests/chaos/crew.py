@@ -6,21 +6,27 @@ Knows processes and signals. What a worker does is `tests.chaos.worker`'s busine
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
 from sqlalchemy import URL
 
-from tests.servers import ROOT, checkout_environment
+from tests.chaos.worker import work
+from tests.chaos.workload import Kind
 from tests.waiting import eventually
 
-KINDS: Final = ("plain", "async", "plain")
+KINDS: Final[tuple[Kind, ...]] = ("plain", "async", "plain")
 """What the workers are: as many as there are kinds."""
+
+
+_starting: Final = multiprocessing.get_context("forkserver")
+"""Workers are forked off a process that has imported everything, and done nothing: on a busy machine a new Python would
+take longer to begin than it has to live."""
+_starting.set_forkserver_preload(["tests.chaos.worker"])
 
 
 class WorkerProcess:
@@ -28,79 +34,78 @@ class WorkerProcess:
     One worker process, from its start on.
     """
 
-    def __init__(self, kind: str, url: URL, seconds: float, log: Path) -> None:
-        self.kind = kind
+    def __init__(self, kind: Kind, url: URL, seconds: float, log: Path) -> None:
+        self.kind: Final = kind
         self.frozen = False
-        self.asked_to_end = False
-        self._out, self._err = log.with_suffix(".out"), log.with_suffix(".err")
+        self._identity, self._errors = log.with_suffix(".id"), log.with_suffix(".err")
         shown = url.render_as_string(hide_password=False)
-        with self._out.open("wb") as out, self._err.open("wb") as err:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.chaos.worker", shown, kind, str(seconds)],
-                cwd=ROOT,
-                env=checkout_environment(),
-                stdout=out,
-                stderr=err,
-            )
+        self._process = _starting.Process(target=work, args=[shown, kind, seconds, self._identity, self._errors])
+        self._process.start()
 
     @property
     def identity(self) -> str:
         """
         What it writes into ``locked_by``; empty until it works.
         """
-        text = self._out.read_text()
-        return text.strip() if text.endswith("\n") else ""
+        with suppress(FileNotFoundError):
+            text = self._identity.read_text()
+            return text.strip() if text.endswith("\n") else ""
+        return ""
 
     @property
     def code(self) -> int | None:
         """
         Its exit code; ``None`` while it runs.
         """
-        return self._process.poll()
+        return self._process.exitcode
 
     def kill(self) -> None:
         """
         Kill it as ``kill -9`` does.
         """
-        self.asked_to_end = True
         self._process.kill()
-        self._process.wait()
+        self._process.join()
 
     def freeze(self) -> None:
         """
         Stop all of its threads where they are.
         """
         self.frozen = True
-        self._process.send_signal(signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
         """
         Let it go on.
         """
         self.frozen = False
-        self._process.send_signal(signal.SIGCONT)
+        self._signal(signal.SIGCONT)
 
     def ask_to_stop(self) -> None:
         """
         Send it SIGTERM.
         """
-        self.asked_to_end = True
-        self._process.terminate()
+        self._signal(signal.SIGTERM)
 
     def await_end(self, timeout: float) -> int:
         """
         Return its exit code once it has ended; kill it after *timeout* seconds.
         """
-        with suppress(subprocess.TimeoutExpired):
-            return self._process.wait(timeout)
-        self.kill()
-        return self._process.wait()
+        self._process.join(timeout)
+        if self.code is None:
+            self.kill()
+        return self.code if self.code is not None else -signal.SIGKILL
 
     def last_words(self) -> str:
         """
         Return the end of its log.
         """
-        return "\n".join(self._err.read_text(errors="replace").splitlines()[-20:])
+        with suppress(FileNotFoundError):
+            return "\n".join(self._errors.read_text(errors="replace").splitlines()[-20:])
+        return ""
+
+    def _signal(self, number: int) -> None:
+        if self._process.pid is not None and self.code is None:
+            os.kill(self._process.pid, number)
 
 
 class Crew:
@@ -187,6 +192,6 @@ class Crew:
     def _replace(self, worker: WorkerProcess) -> None:
         self.workers[self.workers.index(worker)] = self._start(worker.kind)
 
-    def _start(self, kind: str) -> WorkerProcess:
+    def _start(self, kind: Kind) -> WorkerProcess:
         self._started += 1
         return WorkerProcess(kind, self._url, self._seconds, self._folder / f"worker-{self._started:03}")

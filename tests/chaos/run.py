@@ -38,6 +38,8 @@ class Plan:
     jobs: int = 3_000
     seconds: float = 0.15
     """How long a handler takes on average."""
+    kills: int = 60
+    """No more than so many, however much work is left: on a busy machine it would take too long."""
     seed: int = 0
     """Picks the victims; what happens when is never the same."""
 
@@ -169,7 +171,8 @@ class _Run:
         )
 
     def _is_over(self) -> bool:
-        return self._producer.finished and self._ledger.unfinished() <= LEFT_OVER
+        enough = self._faults.count.kills >= self._plan.kills
+        return enough or (self._producer.finished and self._ledger.unfinished() <= LEFT_OVER)
 
     def _is_past(self, part: float) -> Callable[[], bool]:
         return lambda: self._ledger.done() >= self._plan.jobs * part

@@ -1,46 +1,68 @@
 """
-One worker process of the chaos run: ``python -m tests.chaos.worker URL KIND SECONDS``.
+One worker process of the chaos run.
 
-Its sessions on the server bear its process id, so that the log of moves can tell who wrote an outcome. It writes its
-identity to its standard output once it works. It ends with 0 after a clean stop, and with 75
-(``EX_TEMPFAIL``) where it found no server to begin with: whoever supervises it starts another one.
+It writes its identity to a file once it works. Its sessions on the server bear its process id, so that the log of moves
+can tell who wrote an outcome. It ends with 0 after a clean stop, and with 75 (``EX_TEMPFAIL``) where it found no server
+to begin with: whoever supervises it starts another one.
 """
 
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import sys
+import threading
+from pathlib import Path
 
 from sqlalchemy import make_url
 from sqlalchemy.exc import OperationalError
 
-from tests.chaos.workload import build_queue
+from tests.chaos.workload import Kind, build_queue
+
+log = logging.getLogger("tests.chaos")
 
 
-def main() -> int:
+def work(url: str, kind: Kind, seconds: float, identity: Path, errors: Path) -> None:
+    """
+    Work until a signal comes, and end the process.
+
+    Args:
+        url: The database.
+        kind: The kind of engine.
+        seconds: How long a handler takes on average.
+        identity: Where to write what the worker is called in ``locked_by``.
+        errors: Where to log.
+    """
+    _end_with_parent()
+    with errors.open("wb") as file:
+        os.dup2(file.fileno(), sys.stderr.fileno())
     logging.basicConfig(format="%(asctime)s %(levelname)s %(threadName)s %(message)s", level=logging.INFO)
     logging.getLogger("sqlalchemy_brooq.worker").addFilter(lambda record: not record.getMessage().startswith("JobDone"))
-    url, kind, seconds = sys.argv[1:]
-    mine = make_url(url).update_query_dict({"application_name": str(os.getpid())})
-    queue = build_queue(mine, "async" if kind == "async" else "plain", float(seconds))
-    ready: list[str] = []
+    queue = build_queue(make_url(url).update_query_dict({"application_name": str(os.getpid())}), kind, seconds)
 
     def announce() -> None:
-        health = queue.health()
-        ready.append(health.worker if health else "")
-        sys.stdout.write(f"{ready[0]}\n")
-        sys.stdout.flush()
+        if (health := queue.health()) is not None:
+            identity.write_text(f"{health.worker}\n")
 
     try:
         report = queue.run(ready=announce)
     except OperationalError as error:
-        if ready:
+        if identity.exists():
             raise
-        logging.getLogger("tests.chaos").warning("no server to begin with: %s", error.orig)
-        return os.EX_TEMPFAIL
-    return 0 if report.clean else 1
+        log.warning("no server to begin with: %s", error.orig)
+        sys.exit(os.EX_TEMPFAIL)
+    sys.exit(0 if report.clean else 1)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _end_with_parent() -> None:
+    """
+    Don't outlive the run, however it ends.
+    """
+
+    def wait() -> None:
+        if (parent := multiprocessing.parent_process()) is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
