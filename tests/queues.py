@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 from sqlalchemy import Engine, text
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 import sqlalchemy_brooq as brooq
 
@@ -37,16 +37,28 @@ def quick(**settings: Any) -> brooq.Config:
     return brooq.Config(**{**QUICK, **settings})
 
 
+@pytest.fixture(params=["Engine", "AsyncEngine"])
+def engine_kind(request: pytest.FixtureRequest) -> str:
+    """
+    Lets a test run twice: its queues are built on an ``Engine``, and on an ``AsyncEngine`` for the same database.
+    """
+    return str(request.param)
+
+
 @pytest.fixture
-def make_queue() -> Iterator[MakeQueue]:
+def make_queue(request: pytest.FixtureRequest) -> Iterator[MakeQueue]:
     """
     A function that builds queues with quick settings and metrics of their own; they are closed after the test.
     """
     built: list[brooq.Queue] = []
+    asyncs = "engine_kind" in request.fixturenames and request.getfixturevalue("engine_kind") == "AsyncEngine"
 
     def make(
         engine: Engine | AsyncEngine, *, registry: CollectorRegistry | None = None, options: Any = None, **settings: Any
     ) -> brooq.Queue:
+        if asyncs and isinstance(engine, Engine):
+            # Lazy: it connects to nothing unless a handler uses it.
+            engine = create_async_engine(engine.url)
         queue = brooq.Queue(engine, quick(**settings), registry=registry or CollectorRegistry(), **(options or {}))
         built.append(queue)
         return queue

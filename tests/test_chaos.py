@@ -65,6 +65,10 @@ def test_nobody_writes_the_outcome_of_a_job_that_another_holds(figures: Figures)
     assert figures.outcome.foreign == 0
 
 
+def test_no_worker_ends_a_lease_that_has_not_run_out(figures: Figures) -> None:
+    assert figures.outcome.robbed == 0
+
+
 def test_a_clean_stop_leaves_nothing_in_processing(figures: Figures) -> None:
     assert set(figures.codes) == {0}
     assert figures.stopped_left == 0

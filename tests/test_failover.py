@@ -7,33 +7,33 @@ Two real servers with streaming replication, and a URL that names both.
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 import pytest
 from sqlalchemy import URL, Engine, create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 import sqlalchemy_brooq as brooq
 from sqlalchemy_brooq.demo.postgres import LocalPostgres
 from sqlalchemy_brooq.migrations import migrate
 from tests.commands import free_port
-from tests.queues import MakeQueue, probe_table
+from tests.queues import probe_table
+from tests.sides import Side
 from tests.waiting import eventually
 
 CATCH_UP = 5.0
 """Seconds after the promotion within which everything is as it was before."""
+DONE = "SELECT count(*) FROM job WHERE state = 'done'"
+UNFINISHED = "SELECT count(*) FROM job WHERE state <> 'done'"
 PROBE = text("INSERT INTO probe (job_id) VALUES (:job_id)")
-
-both = pytest.mark.parametrize("kind", ["plain", "async"])
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Load:
         """Transactions that the server has confirmed."""
         self.refused = 0
 
-    def __enter__(self) -> Load:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -166,35 +166,31 @@ def _async(url: URL) -> URL:
     return url.set(drivername="postgresql+psycopg_async")
 
 
-def serving(make_queue: MakeQueue, url: URL, kind: str) -> brooq.Queue:
+MakeSide = Callable[[URL], Side]
+
+
+@pytest.fixture(params=["plain", "async"])
+def make_side(request: pytest.FixtureRequest, engine: Engine) -> Iterator[MakeSide]:
     """
-    Return a queue on an engine of *kind* with a handler that writes in the outcome's transaction, and one that doesn't.
+    A function that starts a worker, of each kind of engine, with handlers for both of the load's topics.
     """
-    # A minute, so that nothing here is the reaper's doing.
-    settings: dict[str, Any] = {"lease": "60s", "max_attempts": 5}
-    transactional = brooq.HandlerOptions(transactional=True)
-    if kind == "plain":
-        queue = make_queue(create_engine(url, pool_pre_ping=True), **settings)
+    with ExitStack() as closing:
 
-        def inside(claim: brooq.Claim, session: Session) -> None:
-            session.execute(PROBE, {"job_id": claim.id})
-            claim.wait(0.005)
+        def make(url: URL) -> Side:
+            # A lease of a minute, so that nothing here is the reaper's doing.
+            settings = {"lease": "60s", "max_attempts": 5}
+            side = Side(request.param, engine, url, {"pool_pre_ping": True}, {}, settings)
+            closing.callback(side.close)
+            side.transactional("inside", lambda claim, session: session.execute(PROBE, {"job_id": claim.id}))
+            side.ordinary("outside", lambda claim: None)
+            side.start()
+            return side
 
-        queue.register("inside", inside, transactional)
-    else:
-        queue = make_queue(create_async_engine(_async(url), pool_pre_ping=True), **settings)
-
-        async def ainside(claim: brooq.Claim, session: AsyncSession) -> None:
-            await session.execute(PROBE, {"job_id": claim.id})
-            await asyncio.sleep(0.005)
-
-        queue.register("inside", ainside, transactional)
-    queue.register("outside", lambda claim: claim.wait(0.01))
-    return queue
+        yield make
 
 
-def is_healthy(queue: brooq.Queue) -> bool:
-    health = queue.health()
+def is_healthy(side: Side) -> bool:
+    health = side.queue.health()
     assert health is not None
     return health.healthy
 
@@ -208,24 +204,15 @@ def count(engine: Engine, query: str) -> int:
     return -1
 
 
-DONE = "SELECT count(*) FROM job WHERE state = 'done'"
-UNFINISHED = "SELECT count(*) FROM job WHERE state <> 'done'"
-
-
-@both
-def test_the_same_worker_goes_on_after_a_failover_under_load(
-    pair: Pair, engine: Engine, make_queue: MakeQueue, kind: str
-) -> None:
+def test_the_same_worker_goes_on_after_a_failover_under_load(pair: Pair, engine: Engine, make_side: MakeSide) -> None:
     pair.synchronize()
-    queue = serving(make_queue, pair.url, kind)
-    queue.start()
-    worker = queue.health().worker
-    with Load(pair.url, kind) as load:
+    side = make_side(pair.url)
+    with Load(pair.url, side.kind) as load:
         eventually(lambda: count(engine, DONE) > 200)
         assert load.refused == 0
 
         pair.primary.kill()
-        eventually(lambda: not is_healthy(queue) and load.refused)
+        eventually(lambda: not is_healthy(side) and load.refused)
         confirmed = load.committed
         pair.promote()
         promoted = time.monotonic()
@@ -233,8 +220,7 @@ def test_the_same_worker_goes_on_after_a_failover_under_load(
     left = CATCH_UP - (time.monotonic() - promoted)
     eventually(lambda: count(engine, UNFINISHED) == 0, left, "it didn't catch up")
 
-    assert queue.health().worker == worker
-    eventually(lambda: is_healthy(queue), 5)
+    eventually(lambda: is_healthy(side), CATCH_UP)
     # Every transaction that was confirmed, and nothing twice.
     assert count(engine, "SELECT count(*) FROM job") == 2 * load.committed
     assert count(engine, "SELECT count(*) FROM probe") == load.committed

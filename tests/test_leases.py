@@ -21,6 +21,9 @@ from tests.queues import MakeQueue, all_settled, states
 from tests.waiting import eventually, row
 
 
+pytestmark = pytest.mark.usefixtures("engine_kind")
+
+
 def add(engine: Engine, *jobs: brooq.Job) -> list[UUID]:
     with Session(engine, expire_on_commit=False) as session, session.begin():
         session.add_all(jobs)
@@ -105,7 +108,8 @@ def test_a_handler_hears_that_its_job_was_canceled_from_outside(
     queue.start()
     eventually(lambda: recorder.started)
 
-    assert queue.cancel(job_id)
+    with Session(engine) as session, session.begin():
+        assert brooq.cancel(session, job_id)
     canceled = dict(row(engine, job_id))
 
     assert recorder.ended.acquire(timeout=3)

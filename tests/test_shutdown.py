@@ -16,6 +16,7 @@ from tests.queues import MakeQueue, all_settled, states
 from tests.test_leases import Recorder, add
 from tests.waiting import eventually, row
 
+pytestmark = pytest.mark.usefixtures("engine_kind")
 both = pytest.mark.parametrize("kind", ["plain", "async"])
 
 

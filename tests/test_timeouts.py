@@ -18,6 +18,7 @@ from tests.queues import MakeQueue, all_settled
 from tests.test_leases import Recorder, add
 from tests.waiting import eventually, row
 
+pytestmark = pytest.mark.usefixtures("engine_kind")
 both = pytest.mark.parametrize("kind", ["plain", "async"])
 
 

@@ -269,7 +269,7 @@ class LocalPostgres:
         """
         Return the command that copies the data of *primary*, and leaves there what follows it from then on.
         """
-        address = f"host={primary.folder} port={primary._port} user=postgres"  # noqa: SLF001 - of this class
+        address = f"host={primary.folder} port={primary._port} user=postgres"
         slot = self.folder.name.replace("-", "_")
         return ["pg_basebackup", "-d", address, "-c", "fast", "-X", "stream", "-R", "-C", "-S", slot]
 

@@ -22,11 +22,10 @@ from tests.waiting import eventually
 KINDS: Final[tuple[Kind, ...]] = ("plain", "async", "plain")
 """What the workers are: as many as there are kinds."""
 
-
 _starting: Final = multiprocessing.get_context("forkserver")
 """Workers are forked off a process that has imported everything, and done nothing: on a busy machine a new Python would
 take longer to begin than it has to live."""
-_starting.set_forkserver_preload(["tests.chaos.worker"])
+_starting.set_forkserver_preload(["tests.chaos.worker", "sqlalchemy.dialects.postgresql.psycopg", "psycopg"])
 
 
 class WorkerProcess:

@@ -29,7 +29,11 @@ WHERE job.topic = 'chained' GROUP BY job.id
 STRAYS: Final = "SELECT count(*) FROM effect WHERE NOT EXISTS (SELECT FROM job WHERE job.id = effect.job_id)"
 #: Outcomes that were written by another process than the one that held the job.
 FOREIGN: Final = """
-SELECT count(*) FROM move WHERE new IN ('done', 'failed', 'dead') AND writer IS DISTINCT FROM split_part(holder, ':', 2)
+SELECT count(*) FROM move WHERE new IN ('done', 'failed', 'dead') AND writer IS DISTINCT FROM holder
+"""
+#: Jobs that one worker took from another, whose lease had not run out. (What takes leases away has no name.)
+ROBBED: Final = """
+SELECT count(*) FROM move WHERE old = 'processing' AND new = 'pending' AND held AND writer NOT IN (holder, '')
 """
 
 
@@ -61,6 +65,8 @@ class Outcome:
     """Moves that are not in the table of moves."""
     foreign: int
     """Outcomes written by another worker than the one that held the job."""
+    robbed: int
+    """Jobs that were taken from a worker before the lease had run out."""
     requeued: int
     """Jobs that were taken from their workers: the lease ran out, or was taken away."""
     failed: int
@@ -114,6 +120,7 @@ class Ledger:
             left_terminal=sum(count for old, _, count in moves if old in TERMINAL),
             forbidden_moves=sum(count for old, new, count in moves if not _is_allowed(old, new)),
             foreign=self._one(FOREIGN),
+            robbed=self._one(ROBBED),
             requeued=self._one("SELECT coalesce(sum(requeues), 0) FROM job"),
             failed=sum(count for _, new, count in moves if new == "failed"),
         )

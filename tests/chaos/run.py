@@ -100,6 +100,7 @@ class Figures:
             "exits from a terminal state": outcome.left_terminal,
             "moves that aren't allowed": outcome.forbidden_moves,
             "outcomes written by a worker that didn't hold the job": outcome.foreign,
+            "leases ended by others before their time": outcome.robbed,
             "left by workers that were asked to stop": self.stopped_left,
             "left in processing at the end": self.processing,
             "workers that didn't stop cleanly": sum(code != 0 for code in self.codes),

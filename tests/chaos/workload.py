@@ -37,14 +37,19 @@ FAILING: Final = 9
 Kind = Literal["plain", "async"]
 
 #: No key keeps an effect from being written twice. Every update of a terminal row is logged, whatever it changes, and
-#: with each move who held the job and who made it.
+#: with each move who held the job until when, and who made it.
 TABLES: Final = """
 CREATE TABLE effect (job_id uuid NOT NULL, place text NOT NULL, worker text NOT NULL);
 CREATE INDEX ON effect (place, job_id);
-CREATE TABLE move (job_id uuid NOT NULL, old text NOT NULL, new text NOT NULL, holder text, writer text NOT NULL);
+CREATE TABLE move (
+    job_id uuid NOT NULL, old text NOT NULL, new text NOT NULL, holder text, held boolean, writer text NOT NULL
+);
 CREATE FUNCTION log_move() RETURNS trigger LANGUAGE plpgsql AS
     $$ BEGIN
-        INSERT INTO move VALUES (OLD.id, OLD.state, NEW.state, OLD.locked_by, current_setting('application_name'));
+        INSERT INTO move VALUES (
+            OLD.id, OLD.state, NEW.state, split_part(OLD.locked_by, ':', 2), OLD.locked_until >= now(),
+            current_setting('application_name')
+        );
         RETURN NULL;
     END $$;
 CREATE TRIGGER log_move AFTER UPDATE ON job FOR EACH ROW
