@@ -35,6 +35,7 @@ from sqlalchemy_brooq.errors import (
 from sqlalchemy_brooq.model import Job, metadata
 from sqlalchemy_brooq.producer import cancel, enqueue, enqueue_many, replay
 from sqlalchemy_brooq.queue import Queue
+from sqlalchemy_brooq.service import service_app
 from sqlalchemy_brooq.vocabulary import Enqueued, JobState, Lease
 
 __version__ = "0.1.0.dev0"
@@ -77,4 +78,5 @@ __all__ = [
     "enqueue_many",
     "metadata",
     "replay",
+    "service_app",
 ]

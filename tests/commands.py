@@ -129,10 +129,15 @@ class RunningWorker:
         """
         Wait for the line that tells that it works, and return it.
         """
-        eventually(lambda: self.out.endswith("\n") or self.process.poll() is not None, message="it never started")
+        eventually(lambda: self._announced() or self.process.poll() is not None, message="it never started")
         assert self.process.poll() is None, self.err
-        (line,) = self.out.splitlines()
+        (line,) = self._announced()
         return line
+
+    def _announced(self) -> list[str]:
+        # A handler may print before, and the last line may be half there.
+        whole, _, _ = self.out.rpartition("\n")
+        return [line for line in whole.splitlines() if line.startswith("worker ")]
 
     def url(self, path: str) -> str:
         """

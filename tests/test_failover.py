@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -27,10 +27,13 @@ from sqlalchemy_brooq.migrations import migrate
 from tests.commands import free_port
 from tests.queues import probe_table
 from tests.sides import Side
-from tests.waiting import eventually
+from tests.waiting import eventually, row
 
 CATCH_UP = 5.0
 """Seconds after the promotion within which everything is as it was before."""
+both = pytest.mark.parametrize("kind", ["plain", "async"])
+
+HELD = "SELECT count(*) FROM job WHERE topic = 'held' AND state = 'processing'"
 DONE = "SELECT count(*) FROM job WHERE state = 'done'"
 UNFINISHED = "SELECT count(*) FROM job WHERE state <> 'done'"
 PROBE = text("INSERT INTO probe (job_id) VALUES (:job_id)")
@@ -166,33 +169,47 @@ def _async(url: URL) -> URL:
     return url.set(drivername="postgresql+psycopg_async")
 
 
-MakeSide = Callable[[URL], Side]
-
-
-@pytest.fixture(params=["plain", "async"])
-def make_side(request: pytest.FixtureRequest, engine: Engine) -> Iterator[MakeSide]:
+class Working(Side):
     """
-    A function that starts a worker, of each kind of engine, with handlers for both of the load's topics.
+    A worker that handles the load's two topics, and ``held``: a job of that runs until it is let go.
     """
-    with ExitStack() as closing:
 
-        def make(url: URL) -> Side:
-            # A lease of a minute, so that nothing here is the reaper's doing.
-            settings = {"lease": "60s", "max_attempts": 5}
-            side = Side(request.param, engine, url, {"pool_pre_ping": True}, {}, settings)
-            closing.callback(side.close)
-            side.transactional("inside", lambda claim, session: session.execute(PROBE, {"job_id": claim.id}))
-            side.ordinary("outside", lambda claim: None)
-            side.start()
-            return side
+    def __init__(self, kind: str, engine: Engine, url: URL) -> None:
+        # A lease of a minute, so that nothing here is the reaper's doing.
+        super().__init__(kind, engine, url, {"pool_pre_ping": True}, {}, {"lease": "60s"})
+        self.let_go = threading.Event()
+        self.transactional("inside", lambda claim, session: session.execute(PROBE, {"job_id": claim.id}))
+        self.ordinary("outside", lambda claim: None)
+        self.queue.register("held", self._aheld if kind == "async" else self._held)
 
-        yield make
+    def __enter__(self) -> Self:
+        self.start()
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        self.let_go.set()
+        self.close()
 
-def is_healthy(side: Side) -> bool:
-    health = side.queue.health()
-    assert health is not None
-    return health.healthy
+    def _held(self, claim: brooq.Claim) -> None:
+        self.let_go.wait(60)
+
+    async def _aheld(self, claim: brooq.Claim) -> None:
+        await asyncio.to_thread(self.let_go.wait, 60)
+
+    @property
+    def is_healthy(self) -> bool:
+        health = self.queue.health()
+        assert health is not None
+        return health.healthy
+
+    @property
+    def failures(self) -> int:
+        """
+        In how many rounds in a row the pump has failed.
+        """
+        health = self.queue.health()
+        assert health is not None
+        return next(loop.failures for loop in health.loops if loop.name == "pump")
 
 
 def count(engine: Engine, query: str) -> int:
@@ -204,25 +221,74 @@ def count(engine: Engine, query: str) -> int:
     return -1
 
 
-def test_the_same_worker_goes_on_after_a_failover_under_load(pair: Pair, engine: Engine, make_side: MakeSide) -> None:
+@both
+def test_the_same_worker_goes_on_after_a_failover_under_load(pair: Pair, engine: Engine, kind: str) -> None:
     pair.synchronize()
-    side = make_side(pair.url)
-    with Load(pair.url, side.kind) as load:
+    with Working(kind, engine, pair.url) as side, Load(pair.url, kind) as load:
         eventually(lambda: count(engine, DONE) > 200)
         assert load.refused == 0
 
         pair.primary.kill()
-        eventually(lambda: not is_healthy(side) and load.refused)
+        eventually(lambda: not side.is_healthy and load.refused)
         confirmed = load.committed
         pair.promote()
         promoted = time.monotonic()
         eventually(lambda: load.committed > confirmed + 20, CATCH_UP)
-    left = CATCH_UP - (time.monotonic() - promoted)
-    eventually(lambda: count(engine, UNFINISHED) == 0, left, "it didn't catch up")
-
-    eventually(lambda: is_healthy(side), CATCH_UP)
+        load.end()
+        left = CATCH_UP - (time.monotonic() - promoted)
+        eventually(lambda: count(engine, UNFINISHED) == 0, left, "it didn't catch up")
+        eventually(lambda: side.is_healthy, CATCH_UP)
     # Every transaction that was confirmed, and nothing twice.
     assert count(engine, "SELECT count(*) FROM job") == 2 * load.committed
     assert count(engine, "SELECT count(*) FROM probe") == load.committed
     assert count(engine, "SELECT count(DISTINCT job_id) FROM probe") == load.committed
     assert count(engine, "SELECT sum(requeues) FROM job") == 0
+
+
+@both
+def test_what_the_standby_had_is_there_after_a_failover(pair: Pair, engine: Engine, kind: str) -> None:
+    """
+    The claim of a running job as well: its outcome is written by the worker that made it, to the new primary.
+    """
+    with Working(kind, engine, pair.url) as side:
+        (running,) = side.add(brooq.Job("held"))
+        eventually(lambda: count(engine, HELD) == 1)
+        waiting = side.add(*(brooq.Job("outside", delay="1s") for _ in range(50)))
+        pair.catch_up()
+
+        pair.primary.kill()
+        eventually(lambda: not side.is_healthy)
+        side.let_go.set()
+        pair.promote()
+
+        eventually(lambda: count(engine, UNFINISHED) == 0, CATCH_UP, "it didn't catch up")
+        assert count(engine, "SELECT count(*) FROM job") == 1 + len(waiting)
+        assert row(engine, running)["attempts"] == 1
+        assert count(engine, "SELECT sum(requeues) FROM job") == 0
+
+
+@both
+def test_a_standby_that_takes_no_writes_is_an_outage(
+    pair: Pair, engine: Engine, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """
+    The URL leads to it as soon as the primary is dead, and the worker is connected long before the promotion.
+    """
+    with Working(kind, engine, pair.first_url) as side:
+        (running,) = side.add(brooq.Job("held"))
+        eventually(lambda: count(engine, HELD) == 1)
+        pair.catch_up()
+
+        pair.primary.kill()
+        eventually(lambda: side.failures >= 5, message="the pump has no trouble")
+        assert not side.is_healthy
+        side.let_go.set()
+        assert "read-only transaction" in caplog.text
+        assert len(caplog.records) <= 50
+        pair.promote()
+        (later,) = side.add(brooq.Job("inside"))
+
+        eventually(lambda: row(engine, later)["state"] == "done", CATCH_UP)
+        eventually(lambda: row(engine, running)["state"] == "done", CATCH_UP)
+        assert row(engine, running)["attempts"] == 1
+        eventually(lambda: side.is_healthy, CATCH_UP)

@@ -112,6 +112,7 @@ def test_retry_later_waits_as_long_as_it_says_up_to_the_limit(
 
     assert found["available_at"] - found["updated_at"] == timedelta(hours=1)
     assert found["last_error"] == "RetryLater: not yet"
+    assert caplog.text.count("RetryLater(2h) was cut to the backoff_max of 1h") == 1
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 

@@ -189,8 +189,7 @@ class Effects:
             await _spawn(session, loan.begin)
             yield session, loan
         finally:
-            # A task that is canceled meanwhile must not leave the connection half-way back.
-            await asyncio.shield(_spawn(session, loan.let_go))
+            await _spawn(session, loan.let_go)
 
     # -- both
 
@@ -315,6 +314,17 @@ def sqlstate(error: DBAPIError) -> str | None:
 
 async def _spawn(session: AsyncSession, work: Callable[..., T], *arguments: Any) -> T:
     """
-    Run sync *work* on what belongs to an `AsyncSession`.
+    Run sync *work* on what belongs to an `AsyncSession`, and to its end: broken off, it could lose the connection.
+
+    An interruption is for the handler. One that comes now is raised once the work is done.
     """
-    return await session.run_sync(lambda _: work(*arguments))
+    task = asyncio.ensure_future(session.run_sync(lambda _: work(*arguments)))
+    canceled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            canceled = error
+    if canceled is not None and not task.cancelled() and task.exception() is None:
+        raise canceled
+    return task.result()

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from sqlalchemy_brooq import policy
 from sqlalchemy_brooq.claim import Claim, callbacks, chained
-from sqlalchemy_brooq.errors import Interruption, Shutdown, Signal, find_in
+from sqlalchemy_brooq.errors import Interruption, RetryLater, Shutdown, Signal, find_in
 from sqlalchemy_brooq.vocabulary import Event, Outcome
 from sqlalchemy_brooq.worker.aioloop import HandlerLoop
 from sqlalchemy_brooq.worker.attempt import Attempt, InFlight, Stage
@@ -298,6 +298,9 @@ class Executor:
         outcome = policy.decide(claim.attempt, claim.requeues, attempt.handler.options, error, claim.cause)
         if not (find_in(error, Signal) or (claim.cause and policy.ended_by_interruption(error))):
             self._journal.raised(claim, error)
+        later = find_in(error, RetryLater)
+        if later is not None and later.delay > attempt.handler.options.backoff_max:
+            self._journal.cut(claim, later.delay, attempt.handler.options.backoff_max)
         if outcome is None:
             self._in_flight.remove([attempt])
             self._journal.lost(claim)

@@ -10,9 +10,11 @@ import logging
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from typing import Final, Protocol
 
 from sqlalchemy_brooq.claim import Claim
+from sqlalchemy_brooq.durations import format_duration
 from sqlalchemy_brooq.policy import error_text
 from sqlalchemy_brooq.vocabulary import Event, JobState, Label, Outcome
 from sqlalchemy_brooq.worker.port import Reaped
@@ -49,6 +51,7 @@ class Journal:
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
+        self._clamped: set[str] = set()
 
     def claimed(self, claims: Sequence[Claim]) -> None:
         """
@@ -84,6 +87,16 @@ class Journal:
         """
         trace = safe_traceback(error)
         log.error("%s %s attempt %d raised\n%s", claim.topic, claim.id, claim.attempt, trace, extra=fields(claim))
+
+    def cut(self, claim: Claim, asked: timedelta, limit: timedelta) -> None:
+        """
+        Note, once a topic, that a handler asked for a longer wait than its ``backoff_max`` allows.
+        """
+        if claim.topic not in self._clamped:
+            self._clamped.add(claim.topic)
+            durations = format_duration(asked), format_duration(limit)
+            text = "%s: RetryLater(%s) was cut to the backoff_max of %s"
+            log.warning(text, claim.topic, *durations, extra=fields(claim))
 
     def reaped(self, jobs: Sequence[Reaped]) -> None:
         """
