@@ -7,6 +7,7 @@ database, reads no environment, starts nothing and imports no driver.
 
 from __future__ import annotations
 
+from sqlalchemy_brooq import migrations
 from sqlalchemy_brooq.aio import acancel, aenqueue, aenqueue_many, areplay
 from sqlalchemy_brooq.claim import Claim
 from sqlalchemy_brooq.config import Config, HandlerOptions
@@ -32,6 +33,7 @@ from sqlalchemy_brooq.errors import (
     TransactionMisused,
     delay_of,
 )
+from sqlalchemy_brooq.migrations.autogenerate import include_object
 from sqlalchemy_brooq.model import Job, metadata
 from sqlalchemy_brooq.producer import cancel, enqueue, enqueue_many, replay
 from sqlalchemy_brooq.queue import Queue
@@ -76,7 +78,9 @@ __all__ = [
     "delay_of",
     "enqueue",
     "enqueue_many",
+    "include_object",
     "metadata",
+    "migrations",
     "replay",
     "service_app",
 ]

@@ -97,7 +97,9 @@ class Book:
         if wakeups:
             self._announced |= wakeups
             # Not session.connection(): a session that is committed inside of `with session.begin_nested()` refuses it.
-            commits.wake(_innermost(session).connection(adoption.MAPPER), wakeups)
+            transaction = _innermost(session)
+            announcement = commits.wake(transaction.connection(adoption.MAPPER), wakeups)
+            self._tallies.setdefault(transaction, Tally()).announced.append(announcement)
 
     def take_back(self, ended: SessionTransaction) -> None:
         """

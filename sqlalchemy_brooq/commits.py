@@ -2,27 +2,34 @@
 What is told of a commit that enqueued or canceled: to other processes by ``NOTIFY``, to this one by calling back.
 
 Both are hints and may be missed; the rows are the truth. Also keeps, for a bare connection, what its open
-transaction would tell. Knows no session and no ``Job`` object.
+transaction would tell, and in mind what was sent a moment ago. Knows no session and no ``Job`` object.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
+import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, TwoPhaseTransaction, event
+from sqlalchemy import Connection, Dialect, ExceptionContext, TwoPhaseTransaction, event
 
 from sqlalchemy_brooq.statements.producing import notify
 
 _logger = logging.getLogger(__name__)
+QUIET: Final = 0.020
+"""Seconds after a wake-up in which none follows it: for longer than that, a woken worker looks again by itself."""
 _MAX_NOTIFICATION: Final = 7_999
 """Bytes that PostgreSQL takes in one notification."""
+_MANY: Final = 1_000
+"""Topics that are remembered, before those are forgotten of which nothing was heard lately."""
+_CANCEL: Final = "cancel:"
+"""No topic begins like that."""
 _NOTHING: Final[Mapping[tuple[str, bool], int]] = MappingProxyType({})
 
 
@@ -45,16 +52,29 @@ class EnqueuedNote:
         return frozenset(topic for topic, created in self.counts if created)
 
 
+class Announcement(NamedTuple):
+    """
+    The topics that a transaction has sent wake-ups for.
+    """
+
+    dialect: Dialect
+    """Of the engine; there is one for each, so it stands for the database."""
+    topics: frozenset[str]
+    decided: float
+    """When, by the monotonic clock."""
+
+
 class Tally:
     """
     What a part of a transaction did so far.
     """
 
-    __slots__ = ("counts", "holders")
+    __slots__ = ("announced", "counts", "holders")
 
     def __init__(self, counts: Mapping[tuple[str, bool], int] = _NOTHING, holders: Iterable[str] = ()) -> None:
-        self.counts = Counter(counts)
+        self.counts = defaultdict(int, counts)
         self.holders = set(holders)
+        self.announced: list[Announcement] = []
 
     def __bool__(self) -> bool:
         return bool(self.counts or self.holders)
@@ -63,15 +83,17 @@ class Tally:
         """
         Add what *other* counted.
         """
-        self.counts.update(other.counts)
+        for told, count in other.counts.items():
+            self.counts[told] += count
         self.holders |= other.holders
+        self.announced += other.announced
 
     def wakeups(self) -> set[str]:
         """
         Return the notifications that are due for it.
         """
         wakeups = {topic for topic, created in self.counts if created}
-        wakeups.update(f"cancel:{holder}" for holder in self.holders)
+        wakeups.update(f"{_CANCEL}{holder}" for holder in self.holders)
         return {wakeup for wakeup in wakeups if len(wakeup.encode()) <= _MAX_NOTIFICATION}
 
 
@@ -102,6 +124,8 @@ class _Subscribers:
         """
         if not tally:
             return
+        for announcement in tally.announced:
+            _recent.note(announcement)
         note = EnqueuedNote(dict(tally.counts), frozenset(tally.holders))
         for callback in self._callbacks:
             try:
@@ -110,28 +134,72 @@ class _Subscribers:
                 _logger.exception("a subscriber failed on %r; the commit stands", note)
 
 
+class _Recent:
+    """
+    Which wake-ups this process has sent a moment ago, and committed.
+
+    Without a lock, which a fork could leave locked: each step is one operation of a dictionary.
+    """
+
+    def __init__(self) -> None:
+        self._sent: WeakKeyDictionary[Dialect, dict[str, tuple[float, float]]] = WeakKeyDictionary()
+
+    def due(self, dialect: Dialect, wakeups: Iterable[str], now: float) -> set[str]:
+        """
+        Return those of *wakeups* that the workers need: a cancel, and what is committed when none looks any more.
+
+        From the decision to the commit it is supposed to take as long as it took the last time.
+        """
+        sent = self._sent.get(dialect, {})
+        never = (float("-inf"), 0.0)
+        return {
+            wakeup
+            for wakeup, (moment, took) in ((wakeup, sent.get(wakeup, never)) for wakeup in wakeups)
+            if now + took >= moment + QUIET
+        }
+
+    def note(self, announcement: Announcement) -> None:
+        """
+        Take note that the transaction of *announcement* commits.
+        """
+        now = time.monotonic()
+        sent = self._sent.setdefault(announcement.dialect, {})
+        if len(sent) > _MANY:
+            sent = self._sent[announcement.dialect] = {
+                topic: told for topic, told in list(sent.items()) if now < told[0] + QUIET
+            }
+        for topic in announcement.topics:
+            sent[topic] = now, now - announcement.decided
+
+    def forget(self, context: ExceptionContext) -> None:
+        """
+        Take nothing for granted after an error outside of a statement: it may have been the commit that failed.
+        """
+        if context.statement is None:
+            self._sent.pop(context.dialect, None)
+
+
 _subscribers: Final = _Subscribers()
 subscribe: Final = _subscribers.subscribe
 publish: Final = _subscribers.publish
+_recent: Final = _Recent()
 
 
-def wake(connection: Connection, wakeups: set[str]) -> None:
+def wake(connection: Connection, wakeups: set[str]) -> Announcement:
     """
     Wake the workers of other processes when the transaction of *connection* commits.
 
-    Not in a two-phase transaction: PostgreSQL refuses to prepare one that has notified.
+    Not those that a wake-up of a moment ago has woken. And not in a two-phase transaction: PostgreSQL refuses to
+    prepare one that has notified.
     """
-    if isinstance(connection.get_transaction(), TwoPhaseTransaction):
-        return
-    if due := _due(wakeups):
+    now = time.monotonic()
+    due: set[str] = set()
+    if not isinstance(connection.get_transaction(), TwoPhaseTransaction):
+        due = _recent.due(connection.dialect, wakeups, now)
+    if due:
         connection.execute(notify(), {"wakeups": sorted(due)})
-
-
-def _due(wakeups: set[str]) -> set[str]:
-    """
-    Return those of *wakeups* that are to be sent; the one place for leaving out what was sent a moment ago.
-    """
-    return wakeups
+    topics = frozenset(wakeup for wakeup in due if not wakeup.startswith(_CANCEL))
+    return Announcement(connection.dialect, topics, now)
 
 
 def keep(connection: Connection, tally: Tally) -> None:
@@ -165,6 +233,8 @@ class _Ledger:
             event.listen(connection, name, self._on_rollback)
         for name in ("commit", "commit_twophase"):
             event.listen(connection, name, self._on_commit)
+        if not event.contains(connection.dialect, "handle_error", _recent.forget):
+            event.listen(connection.dialect, "handle_error", _recent.forget)
 
     def _on_savepoint(self, *_: Any) -> None:
         self._savepoints.append(len(self.tallies))

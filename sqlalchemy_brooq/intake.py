@@ -1,26 +1,43 @@
 """
 What every door does with a job: check it for the last time, and write it unless it is there.
 
-Works on a connection and on values read from `Job` objects; knows no session and changes no object.
+Works on a connection and on values read from `Job` objects; knows no session and changes no object. The one place
+that touches a driver's connection, and only for its COPY.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import Connection, CursorResult, Dialect
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.util import await_only
 
 from sqlalchemy_brooq.errors import BrooqError, InvalidJob
 from sqlalchemy_brooq.identity import new_id
 from sqlalchemy_brooq.model import JOB, Job, Later, checked_topic
 from sqlalchemy_brooq.payload import Serializer, encoded
-from sqlalchemy_brooq.statements.producing import GIVEN, find_jobs, insert_job, insert_jobs
+from sqlalchemy_brooq.statements.producing import (
+    GIVEN,
+    CopyJobs,
+    delete_unclaimed,
+    find_jobs,
+    insert_job,
+    insert_jobs,
+)
 
-SLICE: Final = 1_000
+BATCH: Final = 1_000
 """Jobs a statement."""
+COPY_FROM: Final = 100
+"""Jobs from which on a COPY is quicker than a statement, with the savepoint that it needs."""
+_COPYING: Final = frozenset({"psycopg", "psycopg_async"})
+"""Drivers whose COPY we know."""
+_UNESCAPED: Final = postgresql.dialect(paramstyle="named")  # type: ignore[no-untyped-call] # in SQLAlchemy itself
+"""Writes no percent sign twice: a COPY has no parameters that it could be taken for."""
 _ROUNDS: Final = 50
 """How often a job is looked for whose key is taken and given back all the time."""
 _FOUND_BY: Final = ("id", "topic", "idempotency_key")
@@ -105,9 +122,22 @@ def write(connection: Connection, drafts: Sequence[Draft], *, moments: bool = Fa
     keyed = sorted((one for one in drafts if one.idempotency_key), key=_key)
     ordered = [*(one for one in drafts if not one.idempotency_key), *keyed]
     answers: dict[UUID, Answer] = {}
+    if not moments and connection.dialect.driver in _COPYING:
+        answers = _copied(connection, [one for one in ordered if _is_plain(one)])
+        ordered = [one for one in ordered if one.id not in answers] if answers else ordered
     for batch in _batches(ordered):
         answers.update(_write(connection, batch, moments=moments))
     return answers
+
+
+def take_back(connection: Connection, ids: Sequence[UUID]) -> None:
+    """
+    Delete jobs that were just written.
+
+    One that a worker has claimed stays: where each statement commits by itself, that may have happened.
+    """
+    for start in range(0, len(ids), BATCH):
+        connection.execute(delete_unclaimed(), {"ids": ids[start : start + BATCH]})
 
 
 def _batches(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
@@ -115,8 +145,8 @@ def _batches(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
     Yield what goes into one statement: the usual ones together, one that was given more than usual alone.
     """
     usual = [one for one in drafts if not one.extra]
-    for start in range(0, len(usual), SLICE):
-        yield usual[start : start + SLICE]
+    for start in range(0, len(usual), BATCH):
+        yield usual[start : start + BATCH]
     if len(usual) < len(drafts):
         yield from ([one] for one in drafts if one.extra)
 
@@ -159,3 +189,102 @@ def _inserted(connection: Connection, drafts: Sequence[Draft], *, moments: bool)
 def _arrays(drafts: Sequence[Draft], names: Iterable[str]) -> dict[str, list[Any]]:
     columns = dict(zip(Draft._fields, zip(*drafts, strict=True), strict=True))
     return {name: list(columns[name]) for name in names}
+
+
+# -- COPY
+
+
+def _is_plain(one: Draft) -> bool:
+    """
+    Whether a job can neither meet another one nor wait for a time, so that there is nothing to ask and to add up.
+    """
+    return not (one.idempotency_key or one.available_at or one.delay or one.extra)
+
+
+def _copied(connection: Connection, drafts: Sequence[Draft]) -> dict[UUID, Answer]:
+    """
+    Write *drafts* by COPY, unless they are few or COPY fails; what is not answered is still to be written.
+
+    It fails where an object was given before, since it knows no conflicts, and where a table has row-level security.
+    ``INSERT`` then does what can be done, and its errors are SQLAlchemy's.
+    """
+    from psycopg import Error
+
+    if len(drafts) < COPY_FROM:
+        return {}
+    try:
+        with _undone_by_errors(connection):
+            _copy(connection, drafts)
+    except (Error, UnicodeError, _Swallowed):
+        return {}
+    return {one.id: Answer(one.id, True) for one in drafts}
+
+
+class _Swallowed(Exception):  # noqa: N818 - names what happened
+    """
+    A trigger of the consumer's kept a row out.
+    """
+
+
+def _undone_by_errors(connection: Connection) -> contextlib.AbstractContextManager[Any]:
+    """
+    Return a savepoint; where each statement commits by itself there is none, and no need for one.
+    """
+    if getattr(connection.connection.dbapi_connection, "autocommit", False):
+        return contextlib.nullcontext()
+    return connection.begin_nested()
+
+
+def _copy(connection: Connection, drafts: Sequence[Draft]) -> None:
+    """
+    Send *drafts* by the COPY of the driver's own connection, in the transaction that it is in.
+    """
+    statement = _copy_statement(connection.get_execution_options().get("schema_translate_map"))
+    driver: Any = connection.connection.driver_connection
+    if connection.dialect.is_async:
+        written = await_only(_asend(driver, statement, _lines(drafts)))
+    else:
+        written = _send(driver, statement, _lines(drafts))
+    if written != len(drafts):
+        raise _Swallowed
+
+
+def _send(driver: Any, statement: str, parts: Iterable[str]) -> int:
+    with driver.cursor() as cursor:
+        with cursor.copy(statement) as copy:
+            for part in parts:
+                copy.write(part)
+        return int(cursor.rowcount)
+
+
+async def _asend(driver: Any, statement: str, parts: Iterable[str]) -> int:
+    async with driver.cursor() as cursor:
+        async with cursor.copy(statement) as copy:
+            for part in parts:
+                await copy.write(part)
+        return int(cursor.rowcount)
+
+
+def _copy_statement(schemas: Any) -> str:
+    translated = {"schema_translate_map": schemas, "render_schema_translate": True} if schemas else {}
+    return str(CopyJobs().compile(dialect=_UNESCAPED, **translated))
+
+
+def _lines(drafts: Sequence[Draft]) -> Iterator[str]:
+    """
+    Yield *drafts* as COPY reads them, bit by bit: the server is busy with the last one while the next is written.
+    """
+    for start in range(0, len(drafts), BATCH):
+        yield "".join(map(_line, drafts[start : start + BATCH]))
+
+
+def _line(one: Draft) -> str:
+    meta = r"\N" if one.meta is None else _escaped(one.meta)
+    return f"{one.id.hex}\t{one.topic}\t{one.priority}\t{_escaped(one.payload)}\t{meta}\n"
+
+
+def _escaped(document: str) -> str:
+    """
+    Return a JSON document as COPY reads it; a serializer of the consumer's may put white space between its parts.
+    """
+    return document.replace("\\", r"\\").replace("\t", r"\t").replace("\n", r"\n").replace("\r", r"\r")

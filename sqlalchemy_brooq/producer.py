@@ -8,23 +8,19 @@ SQL, and never leaves the consumer's transaction aborted.
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any, Final, TypeAlias, cast
 from uuid import UUID
 
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session, scoped_session
-from sqlalchemy.orm.attributes import instance_state
 
-from sqlalchemy_brooq import commits, intake, unit_of_work
+from sqlalchemy_brooq import bulk, commits, unit_of_work
 from sqlalchemy_brooq.commits import EnqueuedNote, Tally, subscribe
 from sqlalchemy_brooq.durations import shown
 from sqlalchemy_brooq.errors import BrooqError, InvalidJob, JobNotFound
 from sqlalchemy_brooq.identity import new_id
-from sqlalchemy_brooq.intake import Answer, Draft
 from sqlalchemy_brooq.model import Job
-from sqlalchemy_brooq.payload import Serializer
 from sqlalchemy_brooq.statements.producing import cancel_job, find_job, find_replay, replay_job
 from sqlalchemy_brooq.vocabulary import TERMINAL, Enqueued, JobState
 
@@ -56,18 +52,22 @@ def enqueue(session: SessionLike, job: Job) -> Enqueued:
         TypeError: *session* or *job* is something else.
     """
     target = _target("enqueue", session)
-    _check_jobs("enqueue", [job])
+    bulk.check("enqueue", job)
     if isinstance(target, Session):
         return unit_of_work.enqueue(target, job)
-    return _bulk(target, [job])[0]
+    return _many(target, [job])[0]
 
 
 def enqueue_many(session: SessionLike, jobs: Iterable[Job]) -> list[Enqueued]:
     """
-    Enqueue *jobs* in the transaction of *session*, a thousand in a statement.
+    Enqueue *jobs* in the transaction of *session*, thousands in a statement.
 
-    Reads *jobs* to the end before it sends any SQL, so that one that is refused leaves nothing behind. The objects
-    stay transient, and get the ids of their rows. Otherwise as `enqueue`.
+    Reads *jobs* and writes them in slices, so that any number may come from a generator, which may use the session
+    itself. If one is refused, or reading raises, nothing of this call is left: what was written is deleted. The
+    objects stay transient, and get the ids of their rows. Otherwise as `enqueue`.
+
+    With psycopg, jobs without a key and a time go by COPY, which ``before_cursor_execute`` doesn't see. Keys are
+    written in sorted order within a slice of 10,000; producers of more that are the same should sort theirs.
 
     Returns:
         As from `enqueue`, in the order of *jobs*.
@@ -75,7 +75,7 @@ def enqueue_many(session: SessionLike, jobs: Iterable[Job]) -> list[Enqueued]:
     target = _target("enqueue_many", session)
     if isinstance(jobs, Job) or not isinstance(jobs, Iterable):
         raise TypeError(f"enqueue_many() takes an iterable of Job objects, not a {type(jobs).__name__}")
-    return _bulk(target, _check_jobs("enqueue_many", list(jobs)))
+    return _many(target, jobs)
 
 
 def cancel(session: SessionLike, job_id: UUID | str) -> bool:
@@ -92,7 +92,7 @@ def cancel(session: SessionLike, job_id: UUID | str) -> bool:
     """
     target = _target("cancel", session)
     job_id = _checked_id(job_id)
-    connection = _connect(target)
+    connection = bulk.connect(target)
     updated_at, holder = connection.execute(cancel_job(), {"job_id": job_id}).one_or_none() or (None, None)
     canceled = updated_at is not None
     state: str = JobState.CANCELED.value
@@ -119,7 +119,7 @@ def replay(session: SessionLike, job_id: UUID | str) -> Enqueued:
     """
     target = _target("replay", session)
     job_id = _checked_id(job_id)
-    connection = _connect(target)
+    connection = bulk.connect(target)
     key, meta = f"replay:{job_id}", json.dumps({"replays": str(job_id)})
     for _ in range(_ROUNDS):
         new = new_id()
@@ -153,13 +153,6 @@ def _target(door: str, session: SessionLike) -> Session | Connection:
     raise TypeError(f"{door}() takes a Session, scoped_session or Connection, not {name}{hint}")
 
 
-def _check_jobs(door: str, jobs: Sequence[Job]) -> Sequence[Job]:
-    for job in jobs:
-        if not isinstance(job, Job):
-            raise TypeError(f"{door}() takes Job objects, not {type(job).__name__}")
-    return jobs
-
-
 def _checked_id(job_id: UUID | str) -> UUID:
     if isinstance(job_id, UUID):
         return job_id
@@ -169,8 +162,10 @@ def _checked_id(job_id: UUID | str) -> UUID:
         raise InvalidJob(f"job id {shown(job_id)} is refused: a UUID, or its text") from None
 
 
-def _connect(target: Session | Connection) -> Connection:
-    return unit_of_work.connect(target) if isinstance(target, Session) else target
+def _many(target: Session | Connection, jobs: Iterable[Job]) -> list[Enqueued]:
+    results, tally = bulk.write(target, jobs)
+    _note(target, tally)
+    return results
 
 
 def _note(target: Session | Connection, tally: Tally) -> None:
@@ -182,57 +177,5 @@ def _note(target: Session | Connection, tally: Tally) -> None:
     if isinstance(target, Session):
         unit_of_work.note(target, tally)
     elif tally:
+        tally.announced.append(commits.wake(target, tally.wakeups()))
         commits.keep(target, tally)
-        commits.wake(target, tally.wakeups())
-
-
-def _bulk(target: Session | Connection, jobs: Sequence[Job]) -> list[Enqueued]:
-    """
-    Write *jobs* without making their objects persistent; what was added to the session is written as that.
-    """
-    serializer = _serializer(target)
-    drafts = {job: intake.draft(job, serializer) for job in dict.fromkeys(jobs) if _is_loose(target, job)}
-    pending = {job for job in jobs if instance_state(job).key is None} - drafts.keys()
-    connection = _connect(target)
-    if isinstance(target, Session):
-        unit_of_work.write_pending(target, pending)
-    answers = intake.write(connection, list({draft.id: draft for draft in drafts.values()}.values()))
-    for job, draft in drafts.items():
-        # Past the instrumentation: an object without a row has nothing to track.
-        job.__dict__.update(id=answers[draft.id].id, created=answers[draft.id].created)
-    results = list(_results(jobs, drafts, answers, pending))
-    counts = Counter(
-        (drafts[job].topic, result.created) for job, result in zip(jobs, results, strict=True) if job in drafts
-    )
-    _note(target, Tally(counts))
-    return results
-
-
-def _results(
-    jobs: Iterable[Job], drafts: Mapping[Job, Draft], answers: dict[UUID, Answer], pending: set[Job]
-) -> Iterator[Enqueued]:
-    """
-    Yield what became of each of *jobs*: only the first time that one is met, it can have been created.
-    """
-    for job in jobs:
-        if job in drafts:
-            answer = answers[drafts[job].id]
-            answers[drafts[job].id] = answer._replace(created=False)
-            yield Enqueued(answer.id, answer.created)
-        else:
-            identity = instance_state(job).identity
-            yield Enqueued(identity[0] if identity else job.id, created=bool(job.created) and job in pending)
-            pending.discard(job)
-
-
-def _is_loose(target: Session | Connection, job: Job) -> bool:
-    """
-    Whether *job* stands for no row, and no flush of *target* is to write it.
-    """
-    return instance_state(job).key is None and not (isinstance(target, Session) and job in target)
-
-
-def _serializer(target: Session | Connection) -> Serializer | None:
-    if isinstance(target, Session):
-        return unit_of_work.serializer_of(target)
-    return intake.serializer_of(target.dialect)

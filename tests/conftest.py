@@ -194,4 +194,4 @@ def postgres_server() -> Iterator[LocalPostgres]:
         yield server
 
 
-pytest_plugins = ["tests.queues", "tests.sides"]
+pytest_plugins = ["tests.projects", "tests.queues", "tests.sides"]

@@ -5,6 +5,7 @@ Queues for tests: quick settings, a table of executions, and the end of every qu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 import sqlalchemy_brooq as brooq
+from sqlalchemy_brooq.worker.connection import Transactions, short_transaction
 
 QUICK: dict[str, Any] = {
     "workers": 4,
@@ -66,6 +68,13 @@ def make_queue(request: pytest.FixtureRequest) -> Iterator[MakeQueue]:
     yield make
     for queue in built:
         queue.close()
+
+
+def on(engine: Engine) -> Transactions:
+    """
+    Return what lends connections of *engine* to a store.
+    """
+    return partial(short_transaction, engine)
 
 
 def states(engine: Engine) -> dict[str, int]:

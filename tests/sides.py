@@ -27,7 +27,8 @@ from tests.waiting import eventually, row
 T = TypeVar("T")
 Body = Callable[..., Any]
 
-PATIENCE = 10.0
+PATIENCE = 30.0
+"""Seconds after which a test that waits is taken to have failed."""
 
 
 class LoopThread:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import threading
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 import sqlalchemy_brooq as brooq
-from tests.sides import MakeSide, Side, write
+from tests.sides import PATIENCE, MakeSide, Side, write
 from tests.waiting import eventually, row
 
 LEVELS = [None, "AUTOCOMMIT", "REPEATABLE READ", "SERIALIZABLE"]
@@ -154,6 +155,40 @@ def test_a_chained_duplicate_is_no_error_and_no_second_row(
     assert [job.created for job in given] == [False, True, False]
 
 
+def test_a_chained_job_that_has_a_row_already_is_left_as_it_is(make_side: MakeSide) -> None:
+    side = make_side(**ONCE)
+
+    def handle(claim: brooq.Claim) -> None:
+        job = brooq.Job("next", "there")
+        with Session(side.engine) as session, session.begin():
+            session.add(job)
+        claim.chain(job, brooq.Job("next", "new"))
+
+    assert run_one(side, handle)["state"] == "done"
+
+    assert [(job.payload, job.meta is None) for job in side.jobs("next")] == [("there", True), ("new", False)]
+
+
+@both_kinds_of_handler
+def test_one_object_that_is_chained_again_and_again_is_one_job(make_side: MakeSide, *, transactional: bool) -> None:
+    side = make_side(**ONCE)
+    always = brooq.Job("next")
+
+    def handle(claim: brooq.Claim) -> None:
+        claim.chain(always, always)
+        claim.chain(always)
+
+    if transactional:
+        side.transactional("t", lambda claim, _: handle(claim))
+    else:
+        side.ordinary("t", handle)
+    ids = side.add(brooq.Job("t"), brooq.Job("t"))
+    side.start()
+
+    assert [side.reaches(job_id, "done", "failed")["state"] for job_id in ids] == ["done", "done"]
+    assert [job.meta["chained_by"] for job in side.jobs("next")] == [str(ids[0])]
+
+
 @contextmanager
 def longest_lock_wait(side: Side) -> Any:
     """
@@ -255,6 +290,29 @@ def test_a_result_is_kept_beside_a_chain(make_side: MakeSide) -> None:
     side.start()
 
     assert side.reaches(job_id, "done")["result"] == "kept"
+
+
+@both_kinds_of_handler
+def test_a_result_that_only_the_server_refuses_is_left_out(
+    make_side: MakeSide, caplog: pytest.LogCaptureFixture, *, transactional: bool
+) -> None:
+    side = make_side(engine_options={"json_serializer": lambda value: "1" + "0" * value}, max_attempts=1)
+
+    def handle(claim: brooq.Claim) -> int:
+        claim.chain(brooq.Job("next", 1))
+        return 200_000
+
+    if transactional:
+        side.transactional("t", lambda claim, _: handle(claim), keep_result=True)
+    else:
+        side.ordinary("t", handle, keep_result=True)
+    (job_id,) = side.add(brooq.Job("t"))
+    side.start()
+
+    found = side.reaches(job_id, "done", "dead")
+    assert (found["state"], found["result"], side.labels("t")) == ("done", None, {"done": 1})
+    assert len(side.jobs("next")) == 1
+    assert [record for record in caplog.records if record.levelno == logging.ERROR and "result" in record.message]
 
 
 # -- on_success
@@ -423,7 +481,7 @@ def test_with_a_plain_engine_an_async_handlers_callback_gets_a_session_on_a_thre
             seen.append((isinstance(session, Session), threading.current_thread() in loops))
             write(session, 1)
             blocked.set()
-            others_ran.wait(10)
+            others_ran.wait(PATIENCE)
 
         claim.on_success(call)
         claim.chain(brooq.Job("next"))
@@ -436,7 +494,7 @@ def test_with_a_plain_engine_an_async_handlers_callback_gets_a_session_on_a_thre
 
     (job_id,) = side.add(brooq.Job("t"))
     side.start()
-    assert blocked.wait(10)
+    assert blocked.wait(PATIENCE)
     (other_id,) = side.add(brooq.Job("other"))
 
     side.reaches(other_id, "done")

@@ -7,11 +7,15 @@ Two real servers with streaming replication, and a URL that names both.
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 import psycopg
@@ -82,7 +86,16 @@ def ask(server: LocalPostgres, query: str) -> Any:
     """
     with psycopg.connect(server.url().set(drivername="postgresql").render_as_string(), autocommit=True) as connection:
         cursor = connection.execute(query.encode())
-        return cursor.fetchone()[0] if cursor.description else None
+        first = cursor.fetchone() if cursor.description else None
+        return first and first[0]
+
+
+@contextmanager
+def disposing(engine: Engine) -> Iterator[Engine]:
+    try:
+        yield engine
+    finally:
+        engine.dispose()
 
 
 @pytest.fixture
@@ -103,10 +116,9 @@ def pair() -> Iterator[Pair]:
 
 @pytest.fixture
 def engine(pair: Pair) -> Iterator[Engine]:
-    engine = create_engine(pair.url, pool_pre_ping=True)
-    probe_table(engine)
-    yield engine
-    engine.dispose()
+    with disposing(create_engine(pair.url, pool_pre_ping=True)) as engine:
+        probe_table(engine)
+        yield engine
 
 
 class Load:
@@ -174,9 +186,9 @@ class Working(Side):
     A worker that handles the load's two topics, and ``held``: a job of that runs until it is let go.
     """
 
-    def __init__(self, kind: str, engine: Engine, url: URL) -> None:
+    def __init__(self, kind: str, engine: Engine, url: URL, **settings: str) -> None:
         # A lease of a minute, so that nothing here is the reaper's doing.
-        super().__init__(kind, engine, url, {"pool_pre_ping": True}, {}, {"lease": "60s"})
+        super().__init__(kind, engine, url, {"pool_pre_ping": True}, {}, {"lease": "60s", **settings})
         self.let_go = threading.Event()
         self.transactional("inside", lambda claim, session: session.execute(PROBE, {"job_id": claim.id}))
         self.ordinary("outside", lambda claim: None)
@@ -190,10 +202,10 @@ class Working(Side):
         self.let_go.set()
         self.close()
 
-    def _held(self, claim: brooq.Claim) -> None:
+    def _held(self, _: brooq.Claim) -> None:
         self.let_go.wait(60)
 
-    async def _aheld(self, claim: brooq.Claim) -> None:
+    async def _aheld(self, _: brooq.Claim) -> None:
         await asyncio.to_thread(self.let_go.wait, 60)
 
     @property
@@ -292,3 +304,40 @@ def test_a_standby_that_takes_no_writes_is_an_outage(
         eventually(lambda: row(engine, running)["state"] == "done", CATCH_UP)
         assert row(engine, running)["attempts"] == 1
         eventually(lambda: side.is_healthy, CATCH_UP)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the children of a process")
+def test_a_primary_that_falls_silent_is_left_behind(pair: Pair, engine: Engine) -> None:
+    """
+    As when its machine is cut off: nothing is refused, nothing breaks, and no answer comes.
+    """
+    with Working("plain", engine, pair.url, lease="3s", poll_interval="10m") as side:
+        (first,) = side.add(brooq.Job("outside"))
+        side.reaches(first, "done")
+        pair.catch_up()
+        with silent(pair.primary), disposing(create_engine(pair.standby.url())) as later:
+            pair.promote()
+            with Session(later, expire_on_commit=False) as session, session.begin():
+                session.add(hinted := brooq.Job("outside"))  # a commit in this process: the pump looks at once
+
+            eventually(lambda: row(later, hinted.id)["state"] == "done", 15, "the pump is stuck")
+            ask(pair.standby, "INSERT INTO job (topic) VALUES ('outside'); NOTIFY brooq, 'outside'")
+            done = f"{DONE} AND topic = 'outside'"
+            eventually(lambda: count(later, done) == 3, 15, "the listener is stuck")
+            eventually(lambda: side.is_healthy, 15, "a loop is stuck")
+
+
+@contextmanager
+def silent(server: LocalPostgres) -> Iterator[None]:
+    """
+    Freeze all processes of *server*.
+    """
+    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+    processes = [server.pid, *map(int, children)]
+    for process in processes:
+        os.kill(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in processes:
+            os.kill(process, signal.SIGCONT)

@@ -34,40 +34,16 @@ from sqlalchemy_brooq.migrations import (
 from sqlalchemy_brooq.migrations.lock import LOCK_KEY
 from sqlalchemy_brooq.model import REVISION
 from sqlalchemy_brooq.schema import check_schema
+from tests.catalogs import contents, run_sql
 from tests.conftest import Admin, fresh_database
 from tests.waiting import eventually
 
 ROOT = Path(__file__).parent.parent
 
-#: Everything in a database that a migration might have made, but for what is PostgreSQL's own.
-CONTENTS = """
-    WITH own AS (SELECT oid, nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema')
-    SELECT 'relation', relname::text FROM pg_class WHERE relnamespace IN (SELECT oid FROM own)
-    UNION ALL SELECT 'type', typname FROM pg_type WHERE typnamespace IN (SELECT oid FROM own)
-    UNION ALL SELECT 'function', proname FROM pg_proc WHERE pronamespace IN (SELECT oid FROM own)
-    UNION ALL SELECT 'constraint', conname FROM pg_constraint WHERE connamespace IN (SELECT oid FROM own)
-    UNION ALL SELECT 'trigger', tgname FROM pg_trigger
-    UNION ALL SELECT 'event trigger', evtname FROM pg_event_trigger
-    UNION ALL SELECT 'extension', extname FROM pg_extension
-    UNION ALL SELECT 'schema', nspname FROM own
-    UNION ALL SELECT 'comment', description FROM pg_description WHERE objoid IN (
-        SELECT oid FROM pg_class WHERE relnamespace IN (SELECT oid FROM own))
-    ORDER BY 1, 2"""
-
-
-def contents(engine: Engine) -> list[tuple[str, str]]:
-    with engine.connect() as connection:
-        return [(kind, name) for kind, name in connection.execute(text(CONTENTS))]
-
 
 @pytest.fixture
 def empty_engine(empty_database_url: URL) -> Engine:
     return create_engine(empty_database_url, poolclass=NullPool)
-
-
-def run_sql(engine: Engine, sql: str) -> None:
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.exec_driver_sql(sql)
 
 
 def fill(engine: Engine, jobs: int = 500) -> None:

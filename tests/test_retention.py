@@ -15,7 +15,7 @@ from sqlalchemy import Engine, text
 
 from sqlalchemy_brooq.vocabulary import TERMINAL, JobState
 from sqlalchemy_brooq.worker.retention import Retention, RetentionStore, lifetimes
-from tests.queues import MakeQueue, quick, states
+from tests.queues import MakeQueue, on, quick, states
 from tests.waiting import eventually
 
 TTL = timedelta(days=30)
@@ -41,7 +41,7 @@ def retention(engine: Engine, batch: int = 10, deleted: Counter[str] | None = No
     def count(topic: str, number: int) -> None:
         counts[topic] += number
 
-    return Retention([RetentionStore(engine, TERMINAL, TTL, batch)], count, 60.0)
+    return Retention([RetentionStore(on(engine), TERMINAL, TTL, batch)], count, 60.0)
 
 
 def test_old_terminal_rows_go_and_active_ones_stay_however_old(engine: Engine) -> None:
@@ -112,7 +112,7 @@ def test_a_row_that_somebody_holds_is_left_for_the_next_round(engine: Engine) ->
 def test_the_oldest_go_first(engine: Engine) -> None:
     ids = old_jobs(engine, "canceled", 20)
 
-    RetentionStore(engine, TERMINAL, TTL, 5).purge(())
+    RetentionStore(on(engine), TERMINAL, TTL, 5).purge(())
 
     with engine.connect() as connection:
         assert set(connection.execute(text("SELECT id FROM job")).scalars()) == set(ids[5:])

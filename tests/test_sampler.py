@@ -26,6 +26,7 @@ from sqlalchemy_brooq.worker.sampler import (
     Sampler,
     SamplerStore,
 )
+from tests.queues import on
 from tests.waiting import eventually
 
 AGES, ACTIVE, TERMINAL = Kind.READY_AGES, Kind.ACTIVE_COUNTS, Kind.TERMINAL_COUNTS
@@ -261,7 +262,7 @@ def test_a_sleeping_sampler_is_healthy(sampler: Sampler, clock: Clock) -> None:
 
 @pytest.fixture
 def store(engine: Engine) -> SamplerStore:
-    return SamplerStore(engine)
+    return SamplerStore(on(engine))
 
 
 def add(engine: Engine, *jobs: Job) -> None:
@@ -350,7 +351,7 @@ def test_topics_are_found_whatever_they_are_called(engine: Engine, store: Sample
 def test_a_statement_over_its_budget_finds_nothing_and_leaves_the_connection_as_it_was(database_url: URL) -> None:
     single = create_engine(database_url, pool_size=1, max_overflow=0)
     elsewhere = create_engine(database_url)
-    store = SamplerStore(single, budget=0.3)
+    store = SamplerStore(on(single), budget=0.3)
 
     with elsewhere.begin() as holder:
         holder.execute(text("LOCK TABLE job"))
@@ -366,7 +367,7 @@ def test_a_statement_over_its_budget_finds_nothing_and_leaves_the_connection_as_
 @pytest.mark.parametrize("level", ["AUTOCOMMIT", "SERIALIZABLE"])
 def test_the_budget_holds_whatever_the_isolation_level_of_the_engine(database_url: URL, level: Any) -> None:
     engine = create_engine(database_url, isolation_level=level)
-    store = SamplerStore(engine, budget=0.3)
+    store = SamplerStore(on(engine), budget=0.3)
     put(engine.execution_options(isolation_level="READ COMMITTED"), "t", pending=1)
     assert found(store, ACTIVE) == {("t", "pending"): 1}
 
@@ -380,7 +381,7 @@ def test_a_database_that_can_not_be_reached_is_an_error(server_url: URL) -> None
     engine = create_engine(server_url.set(database="brooq_there_is_none"))
 
     with pytest.raises(OperationalError):
-        SamplerStore(engine).sample(ACTIVE)
+        SamplerStore(on(engine)).sample(ACTIVE)
     engine.dispose()
 
 
@@ -390,7 +391,7 @@ def test_two_schemas_of_one_database_are_two_tables(engine: Engine) -> None:
     metadata.create_all(tenant)
     put(engine, "t", pending=1)
 
-    here, there = SamplerStore(engine).sample(ACTIVE), SamplerStore(tenant).sample(ACTIVE)
+    here, there = SamplerStore(on(engine)).sample(ACTIVE), SamplerStore(on(tenant)).sample(ACTIVE)
 
     assert here is not None
     assert there is not None
@@ -403,7 +404,7 @@ def test_one_table_is_one_by_whatever_way_it_is_reached(engine: Engine, database
     other = create_engine(database_url.update_query_dict({"options": "-c search_path=pg_temp,public"}))
     translated = engine.execution_options(schema_translate_map={None: "public"})
 
-    samples = [SamplerStore(way).sample(ACTIVE) for way in (engine, other, translated)]
+    samples = [SamplerStore(on(way)).sample(ACTIVE) for way in (engine, other, translated)]
 
     assert len({sample.table for sample in samples if sample is not None}) == 1
     assert None not in samples
@@ -414,7 +415,7 @@ def test_two_databases_are_two_tables(engine: Engine, empty_database_url: URL) -
     other = create_engine(empty_database_url)
     metadata.create_all(other)
 
-    here, there = SamplerStore(engine).sample(ACTIVE), SamplerStore(other).sample(ACTIVE)
+    here, there = SamplerStore(on(engine)).sample(ACTIVE), SamplerStore(on(other)).sample(ACTIVE)
 
     assert here is not None
     assert there is not None

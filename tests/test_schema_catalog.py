@@ -23,33 +23,13 @@ from sqlalchemy_brooq import SchemaMismatch, metadata, schema
 from sqlalchemy_brooq.migrations import migrate, migration_sql
 from sqlalchemy_brooq.model import REVISION, VERSION_MARK
 from sqlalchemy_brooq.schema import REVISIONS, Verdict, check_schema, schema_state
-
-#: Everything that tells one table from another, as PostgreSQL itself prints it.
-CATALOG = {
-    "columns": """
-        SELECT attnum, attname, format_type(atttypid, atttypmod), attnotnull, attstorage, attcollation, attidentity,
-               pg_get_expr(adbin, adrelid), col_description(attrelid, attnum)
-        FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
-        WHERE attrelid = 'job'::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum""",
-    "indexes": "SELECT pg_get_indexdef(indexrelid) FROM pg_index WHERE indrelid = 'job'::regclass ORDER BY 1",
-    "constraints": """
-        SELECT conname, contype, convalidated, pg_get_constraintdef(oid) FROM pg_constraint
-        WHERE conrelid = 'job'::regclass ORDER BY 1""",
-    "table": """
-        SELECT array(SELECT unnest(reloptions) ORDER BY 1), relkind, relpersistence, obj_description(oid, 'pg_class')
-        FROM pg_class WHERE oid = 'job'::regclass""",
-    "triggers": "SELECT tgname FROM pg_trigger WHERE tgrelid = 'job'::regclass ORDER BY 1",
-}
+from tests.catalogs import catalog, models_catalog
 
 CONVENTION = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
     "ck": "ck_%(table_name)s_%(constraint_name)s",
     "pk": "pk_%(table_name)s",
 }
-
-
-def catalog(connection: Connection) -> dict[str, list[tuple[Any, ...]]]:
-    return {part: [tuple(row) for row in connection.execute(text(query))] for part, query in CATALOG.items()}
 
 
 @pytest.fixture
@@ -67,14 +47,6 @@ def migrated_engine(empty_engine: Engine) -> Engine:
 def connection(migrated_engine: Engine) -> Iterator[Connection]:
     with migrated_engine.connect() as connection:
         yield connection
-
-
-def models_catalog(engine: Engine) -> dict[str, list[tuple[Any, ...]]]:
-    metadata.create_all(engine)
-    with engine.connect() as connection:
-        found = catalog(connection)
-    metadata.drop_all(engine)
-    return found
 
 
 def revision_module() -> ModuleType:

@@ -20,6 +20,7 @@ from sqlalchemy_brooq.worker.connection import PrivateConnection
 from sqlalchemy_brooq.worker.port import Settlement
 from sqlalchemy_brooq.worker.store import HeartbeatStore, PumpStore, ReaperStore
 from sqlalchemy_brooq.worker.turns import Turns
+from tests.queues import on
 
 LEASE = timedelta(seconds=30)
 DONE = Outcome(Event.DONE)
@@ -147,7 +148,7 @@ def test_a_stale_claim_of_the_same_worker_writes_nothing(engine: Engine, store: 
     (job_id,) = add(engine, Job("t"))
     (stale,) = claim(store)
     age_lease(engine)
-    ReaperStore(engine).reap({}, 10)
+    ReaperStore(on(engine)).reap({}, 10)
     (current,) = claim(store)
 
     answer = store.exchange([Settlement(stale, Outcome(event, error="late"))], None)
@@ -253,10 +254,10 @@ def test_a_later_success_keeps_the_earlier_failure(engine: Engine, store: PumpSt
 def test_the_reaper_counts_a_requeue_and_leaves_the_attempts(engine: Engine, store: PumpStore) -> None:
     (job_id,) = add(engine, Job("t"))
     claim(store)
-    assert ReaperStore(engine).reap({}, 10) == []
+    assert ReaperStore(on(engine)).reap({}, 10) == []
     age_lease(engine)
 
-    (reaped,) = ReaperStore(engine).reap({"t": 5}, 10)
+    (reaped,) = ReaperStore(on(engine)).reap({"t": 5}, 10)
 
     assert (reaped.id, reaped.topic, reaped.state) == (job_id, "t", JobState.PENDING)
     with Session(engine) as session:
@@ -270,7 +271,7 @@ def test_the_poison_guard_kills_at_the_expiry_that_would_exceed_it(engine: Engin
     for _ in range(3):
         claim(store)
         age_lease(engine)
-        ReaperStore(engine).reap({"t": 2, "other": 0}, 10)
+        ReaperStore(on(engine)).reap({"t": 2, "other": 0}, 10)
 
     with Session(engine) as session:
         job = session.get_one(Job, job_id)
@@ -283,7 +284,7 @@ def test_a_worker_that_does_not_serve_a_topic_only_requeues_its_jobs(engine: Eng
     for _ in range(3):
         claim(store)
         age_lease(engine)
-        ReaperStore(engine).reap({"other": 1}, 10)
+        ReaperStore(on(engine)).reap({"other": 1}, 10)
 
     assert state(engine, job_id) == "pending"
 
@@ -293,7 +294,7 @@ def test_the_reaper_takes_one_batch_at_a_time(engine: Engine, store: PumpStore) 
     claim(store, 5)
     age_lease(engine)
 
-    assert [len(ReaperStore(engine).reap({}, 3)) for _ in range(3)] == [3, 2, 0]
+    assert [len(ReaperStore(on(engine)).reap({}, 3)) for _ in range(3)] == [3, 2, 0]
 
 
 def test_a_payload_that_python_can_not_decode_spoils_only_its_own_claim(engine: Engine, store: PumpStore) -> None:

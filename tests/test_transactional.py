@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 import sqlalchemy_brooq as brooq
-from tests.sides import MakeSide, Side, write
+from tests.sides import PATIENCE, MakeSide, Side, write
 from tests.waiting import eventually, row
 
 LEVELS = [None, "AUTOCOMMIT", "REPEATABLE READ", "SERIALIZABLE"]
@@ -266,7 +266,7 @@ def test_no_transaction_is_open_before_the_handler_begins_to_write(make_side: Ma
     (job_id,) = side.add(brooq.Job("t"))
     side.start()
 
-    assert running.wait(10)
+    assert running.wait(PATIENCE)
     eventually(lambda: side.scalar(IDLE) == 0)  # the engine's own transactions are short
     go_on.set()
     side.reaches(job_id, "done")
@@ -322,16 +322,16 @@ class Meanwhile:
         self.running, self.go_on, self.over = threading.Event(), threading.Event(), threading.Event()
         side.transactional("t", self._handle, **options)
         side.transactional("innocent", lambda _, session: write(session, 2))
+        side.start()  # before the handler may block the loop
         (self.job_id,) = side.add(brooq.Job("t"))
-        side.start()
-        assert self.running.wait(10)
+        assert self.running.wait(PATIENCE)
 
     def _handle(self, claim: brooq.Claim, session: Session) -> None:
         write(session, claim.attempt)
         claim.chain(brooq.Job("follow-up"))
         self.running.set()
         try:
-            self.go_on.wait(10)  # deaf to any interruption, in a loop as well
+            self.go_on.wait(PATIENCE)  # deaf to any interruption, in a loop as well
             session.execute(text("SELECT 1"))
         finally:
             self.over.set()
@@ -341,17 +341,17 @@ class Meanwhile:
         Let the handler return.
         """
         self.go_on.set()
-        assert self.over.wait(10)
+        assert self.over.wait(PATIENCE)
 
     def leaves_nothing(self, labels: dict[str, int]) -> None:
         """
         Check that it had no effect but the one label, and that the next job is run.
         """
         self.returns()
-        assert self.side.labels("t") == labels
         (other,) = self.side.add(brooq.Job("innocent"))
-        self.side.reaches(other, "done")
+        self.side.reaches(other, "done")  # in the only slot, which the first one has left
         assert self.side.notes() == [2]
+        assert self.side.labels("t") == labels
         assert self.side.jobs("follow-up") == []
 
 
@@ -581,7 +581,7 @@ def test_a_commit_whose_answer_is_lost_is_found_out_about(make_side: MakeSide, *
 
 END_PUMPS = (
     "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
-    " WHERE datname = current_database() AND pid <> pg_backend_pid() AND query LIKE '%branch%'"
+    " WHERE datname = current_database() AND pid <> pg_backend_pid() AND query LIKE '%picked%'"
 )
 
 

@@ -6,14 +6,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
 
 import click
 
-from sqlalchemy_brooq.cli.endings import Failed, explained, first_line
+from sqlalchemy_brooq.cli.endings import Failed, Refused, explained, first_line
 from sqlalchemy_brooq.cli.settings import database_url, load_dotenv
-
-LOCK_TIMEOUT: Final = timedelta(minutes=1)
+from sqlalchemy_brooq.durations import parse_duration
 
 
 @click.command("migrate", short_help="Create or change the table job.")
@@ -27,12 +25,25 @@ LOCK_TIMEOUT: Final = timedelta(minutes=1)
 )
 @click.option("--sql", is_flag=True, help="Print the SQL that an empty database needs, and reach no database.")
 @click.option(
+    "--stamp",
+    is_flag=True,
+    help="Record the revision that the table is of, and change nothing: from then on this command manages a table that"
+    " alembic revisions of yours made. With --to base, forget it: from then on they manage it.",
+)
+@click.option(
+    "--lock-timeout",
+    metavar="DURATION",
+    default="1m",
+    show_default=True,
+    help="How long to wait for another migration, and for transactions that use the table.",
+)
+@click.option(
     "--database-url",
     metavar="URL",
     help="The database, as postgresql://user@host:5432/name. Other users of the machine can read options: a password"
     " belongs into the environment. [DATABASE_URL, or a file: DATABASE_URL_FILE]",
 )
-def migrate_command(revision: str, sql: bool, database_url: str | None) -> None:
+def migrate_command(revision: str, sql: bool, stamp: bool, lock_timeout: str, database_url: str | None) -> None:
     """
     Create the table "job", or bring it to the revision that this version needs.
 
@@ -40,10 +51,18 @@ def migrate_command(revision: str, sql: bool, database_url: str | None) -> None:
     Running it again changes nothing, and several at once are safe: one works, the others wait for it.
     A table that your own alembic revisions manage is left alone.
     """
-    if sql and database_url is not None:
-        raise click.UsageError("--sql prints what an empty database needs and reaches none: leave out --database-url")
+    if sql and (stamp or database_url is not None):
+        unwanted = "--stamp" if stamp else "--database-url"
+        raise click.UsageError(f"--sql prints what an empty database needs and reaches none: leave out {unwanted}")
     with explained():
-        click.echo(_sql(revision) if sql else _migrated(revision, database_url))
+        click.echo(_sql(revision) if sql else _migrated(revision, stamp, _duration(lock_timeout), database_url))
+
+
+def _duration(text: str) -> timedelta:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise Refused(f"--lock-timeout: {error}") from None
 
 
 # Alembic is imported by who migrates: a worker's process, which has this module too, does without it.
@@ -55,13 +74,14 @@ def _sql(revision: str) -> str:
     return migration_sql(revision).rstrip()
 
 
-def _migrated(revision: str, option: str | None) -> str:
+def _migrated(revision: str, stamp: bool, lock_timeout: timedelta, option: str | None) -> str:
     from alembic.util import CommandError
 
-    from sqlalchemy_brooq.migrations import migrate
+    from sqlalchemy_brooq import migrations
 
     load_dotenv(Path.cwd())
+    work = migrations.stamp if stamp else migrations.migrate
     try:
-        return migrate(database_url(option), to=revision, lock_timeout=LOCK_TIMEOUT).message
+        return work(database_url(option), to=revision, lock_timeout=lock_timeout).message
     except CommandError as error:
         raise Failed(f"the migration failed: {first_line(error)}") from None

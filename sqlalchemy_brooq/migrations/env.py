@@ -7,10 +7,13 @@ URL, and no password in one, passes through the syntax of an ini file.
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from alembic import context
 from alembic.util import CommandError
+from sqlalchemy import func, select
 
-from sqlalchemy_brooq.migrations import VERSION_TABLE
+from sqlalchemy_brooq.migrations.runner import VERSION_TABLE
 
 
 def run() -> None:
@@ -37,7 +40,18 @@ def run() -> None:
             version_table_schema=given["schema"],
         )
     with context.begin_transaction():
+        _limit_waiting()
         context.run_migrations()
+
+
+def _limit_waiting() -> None:
+    """
+    Keep statements from waiting for a lock for longer than the caller says; to the end of the transaction.
+    """
+    limit = context.config.attributes.get("lock_timeout")
+    if limit is not None:
+        milliseconds = limit // timedelta(milliseconds=1)
+        context.get_bind().execute(select(func.set_config("lock_timeout", str(milliseconds), True)))
 
 
 run()

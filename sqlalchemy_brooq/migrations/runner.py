@@ -13,21 +13,21 @@ from datetime import timedelta
 from io import StringIO
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import Connection, Engine, MetaData, NullPool, Table, create_engine, func, make_url, select
+from sqlalchemy import Connection, Engine, MetaData, Table
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import ArgumentError
 
-from sqlalchemy_brooq.errors import ConfigError, SchemaMismatch
-from sqlalchemy_brooq.migrations.lock import migration_lock
+from sqlalchemy_brooq.errors import SchemaMismatch
+from sqlalchemy_brooq.migrations.chain import BASE, HEAD, chain_config, rank, target
+from sqlalchemy_brooq.migrations.database import engine_of
+from sqlalchemy_brooq.migrations.lock import Patience, migration_lock
 from sqlalchemy_brooq.model import REVISION
-from sqlalchemy_brooq.schema import REVISIONS, SchemaState, Verdict, schema_state, translated_schema
+from sqlalchemy_brooq.schema import SchemaState, Verdict, creation_schema, schema_state
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
 VERSION_TABLE: Final = "brooq_alembic_version"
 """Where `migrate` records the revision; other environments have tables of their own."""
-BASE: Final = "base"
 
 _LOCK_TIMEOUT: Final = timedelta(minutes=1)
 #: Alembic's ``op`` and ``context`` are the process's: two migrations in two threads would share them.
@@ -51,7 +51,7 @@ class MigrationResult:
     @property
     def changed(self) -> bool:
         """
-        Whether anything was done.
+        Whether the table was changed.
         """
         return self.before != self.after
 
@@ -68,7 +68,7 @@ class _Found:
 
 
 def migrate(
-    database: Engine | URL | str, *, to: str = "head", lock_timeout: timedelta = _LOCK_TIMEOUT
+    database: Engine | URL | str, *, to: str = HEAD, lock_timeout: timedelta = _LOCK_TIMEOUT
 ) -> MigrationResult:
     """
     Bring the table ``job`` to a revision, with a version table of our own (``brooq_alembic_version``).
@@ -81,22 +81,47 @@ def migrate(
     Args:
         database: An ``Engine``, or a URL.
         to: ``"head"`` or a revision of ours; ``"base"`` drops the table with all its jobs.
-        lock_timeout: How long to wait for another migration of the same database.
+        lock_timeout: How long to wait, for another migration of the same database, and for who holds a lock on
+            the table that is in the way.
 
     Raises:
         SchemaMismatch: ``job`` isn't ours, is newer than this version, or is not what the version table says.
+        MigrationBlocked: Another migration, or a transaction that uses the table, didn't end in time.
+        ConfigError: There is no such revision, or *database* is no PostgreSQL.
+    """
+    end = target(to)
+    patience = Patience(lock_timeout)
+    with engine_of(database).connect() as connection:
+        # An engine in AUTOCOMMIT would leave half a migration behind.
+        connection.execution_options(isolation_level="READ COMMITTED")
+        with migration_lock(connection, patience):
+            return _migrate(connection, end, patience)
+
+
+def stamp(database: Engine | URL | str, *, to: str = HEAD, lock_timeout: timedelta = _LOCK_TIMEOUT) -> MigrationResult:
+    """
+    Write our version table and leave ``job`` alone: `migrate` manages it from then on, whatever made it.
+
+    Args:
+        database: As for `migrate`.
+        to: What to record. ``"head"`` is whatever revision the table is of; another one has to be that revision.
+            ``"base"`` drops the version table: another chain of revisions manages ``job`` from then on.
+        lock_timeout: As for `migrate`.
+
+    Raises:
+        SchemaMismatch: There is no table ``job`` of ours, or it isn't of the revision that is to be recorded.
         MigrationBlocked: Another migration didn't end in time.
         ConfigError: There is no such revision, or *database* is no PostgreSQL.
     """
-    target = _target(to)
-    with _engine(database).connect() as connection:
-        # An engine in AUTOCOMMIT would leave half a migration behind.
+    target(to)
+    patience = Patience(lock_timeout)
+    with engine_of(database).connect() as connection:
         connection.execution_options(isolation_level="READ COMMITTED")
-        with migration_lock(connection, lock_timeout):
-            return _migrate(connection, target)
+        with migration_lock(connection, patience):
+            return _stamp(connection, to)
 
 
-def migration_sql(to: str = "head") -> str:
+def migration_sql(to: str = HEAD) -> str:
     """
     Return the SQL of a migration of an empty database to *to*, or from the newest revision to ``"base"``.
 
@@ -107,75 +132,52 @@ def migration_sql(to: str = "head") -> str:
     """
     from alembic import command
 
-    target = _target(to)
-    config = _config()
+    end = target(to)
+    config = chain_config()
     config.output_buffer = buffer = StringIO()
     with _alembic_in_use:
-        if target == BASE:
+        if end == BASE:
             command.downgrade(config, f"{REVISION}:{BASE}", sql=True)
             # Some versions of alembic do that themselves, others leave the table empty.
             buffer.write(f"DROP TABLE IF EXISTS {VERSION_TABLE};\n")
         else:
-            command.upgrade(config, target, sql=True)
+            command.upgrade(config, end, sql=True)
     return buffer.getvalue()
 
 
-def database_url(value: str | URL) -> URL:
-    """
-    Return *value* as a URL that names psycopg, where it names no driver; ``postgres://`` is understood.
-
-    Raises:
-        ConfigError: It can't be read, or leads to another dialect. The text isn't shown: it may hold a password.
-    """
-    try:
-        url = make_url(value)
-    except (ArgumentError, ValueError):
-        raise ConfigError(
-            ["the database URL can't be read: write it like postgresql://user:password@host:5432/database"]
-        ) from None
-    if url.drivername in ("postgres", "postgresql"):
-        return url.set(drivername="postgresql+psycopg")
-    if url.get_backend_name() != "postgresql":
-        raise ConfigError([f"the database URL names {url.drivername!r}: sqlalchemy-brooq works on postgresql alone"])
-    return url
-
-
-def _target(to: str) -> str:
-    if to == "head":
-        return REVISION
-    if to == BASE or to in REVISIONS:
-        return to
-    raise ConfigError([f"{to!r} is no revision of this version: head, {', '.join(REVISIONS)} or base"])
-
-
-def _engine(database: Engine | URL | str) -> Engine:
-    """
-    Return the caller's engine, or one for the URL, which keeps no connection open.
-    """
-    if isinstance(database, Engine):
-        if database.dialect.name != "postgresql":
-            raise ConfigError([f"the engine's dialect is {database.dialect.name!r}: it has to be postgresql"])
-        return database
-    if not isinstance(database, URL | str):
-        raise ConfigError([f"migrate takes an Engine or a URL, not {type(database).__name__}: give it engine.url"])
-    engine = create_engine(database_url(database), poolclass=NullPool)
-    if engine.dialect.is_async:
-        raise ConfigError([f"the driver {engine.driver} is asynchronous: use postgresql+psycopg for migrations"])
-    return engine
-
-
-def _migrate(connection: Connection, target: str) -> MigrationResult:
+def _migrate(connection: Connection, end: str, patience: Patience) -> MigrationResult:
     found = _look(connection)
     _refuse(found)
-    before = found.state.revision
+    state, before = found.state, found.state.revision
     if before is not None and found.recorded is None:
-        return MigrationResult(before, before, _left_alone(found.state), managed_elsewhere=True)
-    if target == (before or BASE):
-        return MigrationResult(before, before, f"nothing to do: {_described(found.state)}")
-    _run(connection, found.state, target)
-    after = None if target == BASE else target
+        return MigrationResult(before, before, _left_alone(state), managed_elsewhere=True)
+    if end == (before or BASE):
+        return MigrationResult(before, before, f"nothing to do: {state.found}")
+    patience.try_again(connection, lambda: _run(connection, state, end, patience))
+    after = None if end == BASE else end
+    return MigrationResult(before, after, f"migrated the schema {state.schema!r} from {before or BASE} to {end}")
+
+
+def _stamp(connection: Connection, to: str) -> MigrationResult:
+    from alembic import command
+
+    state = _look(connection).state
+    before = state.revision
+    if to == BASE:
+        _drop_version_table(connection, state)
+        text = f"{VERSION_TABLE} is gone from the schema {state.schema!r}, and job is left as it is"
+        return MigrationResult(before, before, f"{text}: another chain of revisions manages it from now on")
+    if before is None or state.verdict is Verdict.NEWER:
+        raise SchemaMismatch(f"{state.found}: there is nothing to record")
+    if to not in (HEAD, before):
+        raise SchemaMismatch(f"{state.found}, and not of {to}: leave out --to, to record what it is")
+    with _alembic_in_use:
+        command.stamp(_configured(connection, state), before, purge=True)
     return MigrationResult(
-        before, after, f"migrated the schema {found.state.schema!r} from {before or BASE} to {target}"
+        before,
+        before,
+        f"recorded {before} in {VERSION_TABLE}: `brooq-worker migrate` manages the table job in the schema "
+        f"{state.schema!r} from now on, so let no other chain of revisions do so",
     )
 
 
@@ -183,9 +185,7 @@ def _look(connection: Connection) -> _Found:
     from alembic.migration import MigrationContext
 
     with connection.begin():
-        schema = translated_schema(connection) or connection.scalar(select(func.current_schema()))
-        if schema is None:
-            raise SchemaMismatch("no schema of the connection's search_path exists: create one, or name another")
+        schema = creation_schema(connection)
         options = {"version_table": VERSION_TABLE, "version_table_schema": schema}
         recorded = MigrationContext.configure(connection, opts=options).get_current_revision()
         return _Found(schema_state(connection, schema), recorded)
@@ -198,50 +198,41 @@ def _refuse(found: _Found) -> None:
     state = found.state
     if found.recorded not in (None, state.revision):
         raise SchemaMismatch(
-            f"{VERSION_TABLE} says {found.recorded}, but {_described(state)}: something else changed it; "
+            f"{VERSION_TABLE} says {found.recorded}, but {state.found}: something else changed it; "
             f"restore what is recorded, or drop {VERSION_TABLE} and migrate again"
         )
     if state.verdict in (Verdict.FOREIGN, Verdict.NEWER):
         raise SchemaMismatch(str(state.problem))
 
 
-def _described(state: SchemaState) -> str:
-    if state.verdict is Verdict.MISSING:
-        return f"there is no table job in the schema {state.schema!r}"
-    mark = f"is of revision {state.revision}" if state.revision else "has no version mark in its comment"
-    return f"the table job in the schema {state.schema!r} {mark}"
-
-
 def _left_alone(state: SchemaState) -> str:
     return (
-        f"nothing was changed: {_described(state)}, and another chain of revisions manages it "
+        f"nothing was changed: {state.found}, and another chain of revisions manages it "
         f"({VERSION_TABLE} records nothing); migrate it there, with `alembic upgrade head`"
     )
 
 
-def _run(connection: Connection, state: SchemaState, target: str) -> None:
+def _run(connection: Connection, state: SchemaState, end: str, patience: Patience) -> None:
     from alembic import command
 
-    config = _config()
+    config = _configured(connection, state)
+    config.attributes["lock_timeout"] = patience.slice
+    with _alembic_in_use:
+        if rank(end) > rank(state.revision):
+            command.upgrade(config, end)
+        else:
+            command.downgrade(config, end)
+    if end == BASE:
+        _drop_version_table(connection, state)
+
+
+def _configured(connection: Connection, state: SchemaState) -> Config:
+    config = chain_config()
     config.attributes["connection"] = connection
     config.attributes["schema"] = state.schema
-    with _alembic_in_use:
-        if _rank(target) > _rank(state.revision):
-            command.upgrade(config, target)
-        else:
-            command.downgrade(config, target)
-    if target == BASE:
-        with connection.begin():
-            Table(VERSION_TABLE, MetaData(), schema=state.schema).drop(connection, checkfirst=True)
-
-
-def _rank(revision: str | None) -> int:
-    return REVISIONS.index(revision) if revision in REVISIONS else -1
-
-
-def _config() -> Config:
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", "sqlalchemy_brooq:migrations")
     return config
+
+
+def _drop_version_table(connection: Connection, state: SchemaState) -> None:
+    with connection.begin():
+        Table(VERSION_TABLE, MetaData(), schema=state.schema).drop(connection, checkfirst=True)

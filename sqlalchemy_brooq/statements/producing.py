@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, Final
 
 from sqlalchemy import (
+    ClauseElement,
     ColumnElement,
     DateTime,
     Executable,
@@ -21,6 +22,7 @@ from sqlalchemy import (
     Uuid,
     cast,
     column,
+    delete,
     func,
     select,
     true,
@@ -28,6 +30,8 @@ from sqlalchemy import (
 )
 from sqlalchemy import bindparam as bind
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, insert
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.selectable import TableValuedAlias
 
 from sqlalchemy_brooq.model import JOB
@@ -45,6 +49,8 @@ GIVEN: Final[dict[str, Any]] = {
     "idempotency_key": Text(),
     "meta": Text(),
 }
+COPIED: Final = ("id", "topic", "priority", "payload", "meta")
+"""The columns of `CopyJobs`, in order; the others have their defaults."""
 
 
 def _given(names: Collection[str]) -> TableValuedAlias:
@@ -102,6 +108,31 @@ def _insert(given: Mapping[str, ColumnElement[Any]], extra: Collection[str], *, 
         .on_conflict_do_nothing()
         .returning(*answer)
     )
+
+
+class CopyJobs(ClauseElement):
+    """
+    Write jobs of which only `COPIED` was given, as lines in COPY's text format.
+
+    For the driver to run: SQLAlchemy has no COPY. It knows no conflicts: an id that is taken is an error.
+    """
+
+    inherit_cache = True
+
+
+@compiles(CopyJobs)
+def _compile_copy_jobs(_element: CopyJobs, compiler: SQLCompiler, **_options: Any) -> str:
+    table = compiler.process(JOB, asfrom=True)  # where a schema_translate_map says
+    return f"COPY {table} ({', '.join(COPIED)}) FROM STDIN"
+
+
+@cache
+def delete_unclaimed() -> Executable:
+    """
+    Delete jobs that no worker has claimed yet. Parameter: the array ``ids``.
+    """
+    given = _given(("id",))
+    return delete(JOB).where(JOB.c.id.in_(select(given.c.id)), JOB.c.claimed_at.is_(None))
 
 
 @cache

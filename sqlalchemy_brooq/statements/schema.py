@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import Select, column, func, select, table
-from sqlalchemy.sql.expression import TableClause
+from sqlalchemy import Select, Text, bindparam, column, func, select, table, text
+from sqlalchemy.sql.expression import TableClause, TextualSelect
 
 from sqlalchemy_brooq.model import Job
 
@@ -15,6 +15,42 @@ _RELATION: Final[TableClause] = table(
     "pg_class", column("oid"), column("relname"), column("relnamespace"), schema="pg_catalog"
 )
 _NAMESPACE: Final[TableClause] = table("pg_namespace", column("oid"), column("nspname"), schema="pg_catalog")
+
+#: Each part by its kind and name, as PostgreSQL prints it. What it makes on its own accord is left out: the index of
+#: the primary key, the triggers of foreign keys that lead here, and from version 18 on a constraint a NOT NULL column.
+_PARTS: Final = text("""
+    WITH job AS (
+        SELECT pg_class.* FROM pg_catalog.pg_class JOIN pg_catalog.pg_namespace ON pg_namespace.oid = relnamespace
+        WHERE relname = :name
+        AND CASE WHEN CAST(:schema AS text) IS NULL THEN pg_table_is_visible(pg_class.oid) ELSE nspname = :schema END
+    )
+    SELECT 'column' AS kind, attname::text AS name, format_type(atttypid, atttypmod)
+        || CASE WHEN attnotnull THEN ' NOT NULL' ELSE '' END
+        || coalesce(' DEFAULT ' || pg_get_expr(adbin, adrelid), '') AS definition
+    FROM pg_catalog.pg_attribute JOIN job ON attrelid = job.oid
+    LEFT JOIN pg_catalog.pg_attrdef ON adrelid = attrelid AND adnum = attnum
+    WHERE attnum > 0 AND NOT attisdropped
+    UNION ALL
+    SELECT 'index', pg_class.relname::text, CASE WHEN indisunique THEN 'UNIQUE ' ELSE '' END
+        || substring(pg_get_indexdef(indexrelid) FROM 'USING .*')
+        || CASE WHEN indisvalid THEN '' ELSE ' (not valid)' END
+    FROM pg_catalog.pg_index JOIN job ON indrelid = job.oid JOIN pg_catalog.pg_class ON pg_class.oid = indexrelid
+    WHERE NOT indisprimary
+    UNION ALL
+    SELECT 'constraint', conname::text, pg_get_constraintdef(pg_constraint.oid)
+    FROM pg_catalog.pg_constraint JOIN job ON conrelid = job.oid WHERE contype <> 'n'
+    UNION ALL
+    SELECT 'trigger', tgname::text, pg_get_triggerdef(pg_trigger.oid)
+    FROM pg_catalog.pg_trigger JOIN job ON tgrelid = job.oid WHERE NOT tgisinternal
+    UNION ALL
+    SELECT 'setting', split_part(setting, '=', 1), split_part(setting, '=', 2)
+    FROM job CROSS JOIN LATERAL unnest(reloptions) AS setting
+    UNION ALL
+    SELECT 'property', property, holds::text
+    FROM job CROSS JOIN LATERAL unnest(
+        ARRAY['logged', 'row security', 'partitioned'], ARRAY[relpersistence = 'p', relrowsecurity, relkind = 'p']
+    ) AS properties (property, holds)
+""")
 
 
 def version_mark(schema: str | None) -> Select[Any]:
@@ -30,4 +66,15 @@ def version_mark(schema: str | None) -> Select[Any]:
         .select_from(_RELATION)
         .join(_NAMESPACE, _NAMESPACE.c.oid == _RELATION.c.relnamespace)
         .where(_RELATION.c.relname == Job.__tablename__, here)
+    )
+
+
+def parts(schema: str | None) -> TextualSelect:
+    """
+    Answer with a row for each part of the table: its kind, its name, and what PostgreSQL prints about it.
+
+    Without a *schema* it is the table that ``job`` means on this connection.
+    """
+    return _PARTS.bindparams(bindparam("name", Job.__tablename__), bindparam("schema", schema, Text)).columns(
+        column("kind", Text), column("name", Text), column("definition", Text)
     )

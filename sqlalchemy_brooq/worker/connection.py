@@ -11,7 +11,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Executable, func, select
@@ -24,11 +25,13 @@ Rows = Sequence[Any]
 
 class PrivateConnection:
     """
-    One connection of the engine's own, for one thread; it connects when needed, and again after any error.
+    One connection of the engine's own; it connects when needed, and again after any error.
 
     It is made by a copy of the consumer's pool, so ``connect_args`` and connect events hold, and handlers
     that take every pooled connection can't take this one. After an error it is dropped, never reused:
     what a role or a server was set to before a failover would survive in it.
+
+    Threads that share it take turns.
 
     Args:
         engine: The engine whose connections are imitated.
@@ -39,6 +42,7 @@ class PrivateConnection:
     def __init__(self, engine: Engine, *, plain: bool = False) -> None:
         self._engine = engine
         self._plain = plain
+        self._turn = threading.Lock()
         self._pool = engine.pool.recreate()
         self._connection: Connection | None = None
         self._guard = threading.Lock()
@@ -58,12 +62,31 @@ class PrivateConnection:
         Raises:
             sqlalchemy.exc.DBAPIError: The statement failed, or the deadline passed.
         """
-        with self._deadline(limit):
-            connection = self._connection or self._connect()
+        with self._connected(limit) as connection:
             if self._autocommit:
                 return connection.execute(statement, parameters).all()
             with connection.begin():
                 return connection.execute(statement, parameters).all()
+
+    @contextlib.contextmanager
+    def transaction(self, *, limit: float) -> Iterator[Connection]:
+        """
+        Lend the connection in a READ COMMITTED transaction that commits at the end; otherwise as `rows`.
+        """
+        with self._connected(limit) as connection:
+            named = connection.execution_options(isolation_level=READ_COMMITTED)
+            with named.begin():
+                yield named
+            if self._autocommit:
+                connection.execution_options(isolation_level="AUTOCOMMIT")
+
+    @contextlib.contextmanager
+    def driver(self, *, limit: float) -> Iterator[Any]:
+        """
+        Lend the psycopg connection itself, for what SQLAlchemy has no way to ask; otherwise as `rows`.
+        """
+        with self._connected(limit) as connection:
+            yield connection.connection.driver_connection
 
     def expire(self, now: float) -> bool:
         """
@@ -96,17 +119,18 @@ class PrivateConnection:
         self._pool.dispose()
 
     @contextlib.contextmanager
-    def _deadline(self, limit: float) -> Iterator[None]:
-        with self._guard:
-            self._due = time.monotonic() + limit
-        try:
-            yield
-        except BaseException:
-            self.drop()
-            raise
-        finally:
+    def _connected(self, limit: float) -> Iterator[Connection]:
+        with self._turn:
             with self._guard:
-                self._due = None
+                self._due = time.monotonic() + limit
+            try:
+                yield self._connection or self._connect()
+            except BaseException:
+                self.drop()
+                raise
+            finally:
+                with self._guard:
+                    self._due = None
 
     def _connect(self) -> Connection:
         """
@@ -141,6 +165,10 @@ def break_off(driver_connection: Any) -> bool:
             wire.shutdown(socket.SHUT_RDWR)
         return True
     return False
+
+
+Transactions = Callable[[], AbstractContextManager[Connection]]
+"""Lends a connection in a transaction of its own, each time it is called."""
 
 
 @contextlib.contextmanager

@@ -12,12 +12,15 @@ import contextlib
 import inspect
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
+from sqlalchemy.orm.attributes import instance_state
 
 from sqlalchemy_brooq import policy, producer
 from sqlalchemy_brooq.claim import Claim, callbacks, chained
@@ -27,7 +30,7 @@ from sqlalchemy_brooq.statements.waiting import holder_waits_for_us, limit_lock_
 from sqlalchemy_brooq.vocabulary import Event, Outcome
 from sqlalchemy_brooq.worker.aioloop import in_thread
 from sqlalchemy_brooq.worker.attempt import Attempt, InFlight, Stage
-from sqlalchemy_brooq.worker.journal import Journal
+from sqlalchemy_brooq.worker.journal import Journal, fields, log
 from sqlalchemy_brooq.worker.lending import Loan
 from sqlalchemy_brooq.worker.port import Settlement
 from sqlalchemy_brooq.worker.store import FATES, SETTLE, claim_columns, settlement_columns
@@ -38,6 +41,8 @@ LOCK_WAIT: Final = "500ms"
 """How long chained jobs wait at a time for whoever is writing the same keys; below deadlock_timeout."""
 TRY_AGAIN: Final = frozenset({"55P03", "40P01"})
 """What PostgreSQL answers when such a wait took too long, or was a deadlock."""
+DATA_EXCEPTION: Final = "22"
+"""The class of its answers to a value that a type can't hold."""
 
 ResultText = Callable[[Attempt, Any], str | None]
 T = TypeVar("T")
@@ -214,7 +219,8 @@ class Effects:
         """
         Write everything but the outcome: the chained jobs, and what the session still holds back.
         """
-        jobs = chained(attempt.claim)
+        # One that has a row already is there, whoever wrote it.
+        jobs = [job for job in chained(attempt.claim) if instance_state(job).key is None]
         for job in jobs:
             job.meta = {**(job.meta or {}), "chained_by": str(attempt.claim.id)}
         if any(job.idempotency_key for job in jobs):
@@ -230,8 +236,7 @@ class Effects:
         The batch's statement serves: it never waits, so it can neither deadlock nor abort the transaction.
         """
         claim, connection = attempt.claim, loan.connection
-        parameters = {"worker": self._worker, **settlement_columns([Settlement(claim, outcome)])}
-        if not connection.execute(SETTLE, parameters).scalar_one():
+        if self._write(claim, connection, outcome):
             attempt.tried[outcome.state] = outcome
             return True
         fate = connection.execute(FATES, claim_columns(self._worker, [claim])).first()
@@ -240,6 +245,23 @@ class Effects:
         if connection.scalar(holder_waits_for_us(), {"job_id": claim.id}):
             raise Standoff(f"whoever holds the row of job {claim.id} waits for what its handler has written")
         return None
+
+    def _write(self, claim: Claim, connection: Connection, outcome: Outcome) -> bool:
+        """
+        Write *outcome*, without its result where the database refuses that; False if the row was not touched.
+        """
+        parameters = {"worker": self._worker, **settlement_columns([Settlement(claim, outcome)])}
+        if outcome.result is None:
+            return not connection.execute(SETTLE, parameters).scalar_one()
+        try:
+            with connection.begin_nested():
+                return not connection.execute(SETTLE, parameters).scalar_one()
+        except DBAPIError as error:
+            if not (sqlstate(error) or "").startswith(DATA_EXCEPTION):
+                raise
+            text = "the result of %s %s can't be stored; the job is done without it: %s"
+            log.error(text, claim.topic, claim.id, policy.error_text(error), extra=fields(claim))
+            return self._write(claim, connection, replace(outcome, result=None))
 
     def _over(self, attempt: Attempt, outcome: Outcome, *, written: bool) -> None:
         self._in_flight.remove([attempt])

@@ -14,6 +14,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from sqlalchemy import Engine
@@ -26,7 +27,7 @@ from sqlalchemy_brooq.metrics import Metrics
 from sqlalchemy_brooq.vocabulary import Event, Outcome
 from sqlalchemy_brooq.worker.aioloop import HandlerLoop
 from sqlalchemy_brooq.worker.attempt import Handler, InFlight
-from sqlalchemy_brooq.worker.connection import PrivateConnection, short_transaction
+from sqlalchemy_brooq.worker.connection import PrivateConnection, Transactions, short_transaction
 from sqlalchemy_brooq.worker.effects import Effects
 from sqlalchemy_brooq.worker.executor import Around, Executor
 from sqlalchemy_brooq.worker.heartbeat import ROUNDS, Heartbeat
@@ -50,7 +51,7 @@ FLUSH: Final = 5.0
 JOIN: Final = 3.0
 """Seconds that a loop has to end its round."""
 SAMPLING: Final = 60.0
-"""Seconds that a round of the sampler may be late: it waits for the consumer's pool, and no job waits for it."""
+"""Seconds that a round of the sampler or of retention may be late: they take turns on one connection."""
 STATEMENT: Final = (2.0, 30.0)
 """The least and the most seconds that a statement may take before the server counts as frozen."""
 
@@ -130,7 +131,6 @@ class Worker:
         self._handlers = dict(handlers)
         self._in_flight = InFlight()
         self._journal = Journal(metrics)
-        self._sampler = Sampler(SamplerStore(sources.engine), metrics.watch)
         self._outbox = Outbox()
         dialect = sources.engine.dialect
         results = Results(getattr(dialect, "_json_serializer", None))
@@ -157,10 +157,13 @@ class Worker:
             around,
         )
         plain = config.wakeup == "poll"
-        self._connections = tuple(PrivateConnection(sources.engine, plain=plain) for _ in range(2))
-        self._pump = self._make_pump(self._connections[0])
-        self._listener: Listener | None = None
-        self._loops = self._make_loops(self._connections[1], metrics)
+        pump, beat, upkeep, ear = (PrivateConnection(sources.engine, plain=plain) for _ in range(4))
+        self._connections = (pump, beat, upkeep, ear)
+        self._ear = ear
+        self._upkeep: Transactions = partial(upkeep.transaction, limit=STATEMENT[1])
+        self._sampler = Sampler(SamplerStore(self._upkeep), metrics.watch)
+        self._pump = self._make_pump(pump)
+        self._loops = self._make_loops(beat, metrics)
 
     # -- the parts
 
@@ -193,7 +196,7 @@ class Worker:
             if handler.options.max_requeues is not None
         }
         period = config.reaper_period.total_seconds()
-        reaper = Reaper(ReaperStore(self._sources.engine), self._journal, guards, period)
+        reaper = Reaper(ReaperStore(self._upkeep), self._journal, guards, period)
         watchdog = Watchdog(
             self._in_flight,
             self._executor.running,
@@ -215,10 +218,8 @@ class Worker:
         by_name = {loop.name: loop for loop in loops}
         self._sampler.wake = by_name["sampler"].wake
         if config.wakeup == "listen" and self._handlers:
-            self._listener = Listener(
-                self._sources.engine, self._handlers, self.name, self.hint, by_name["heartbeat"].wake
-            )
-            by_name["listener"] = Loop("listener", self._listener.round, period=WAIT, recover=self._listener.recover)
+            listener = Listener(self._ear, self._handlers, self.name, self.hint, by_name["heartbeat"].wake)
+            by_name["listener"] = Loop("listener", listener.round, period=WAIT, recover=listener.recover)
         self._outbox.wake = by_name["pump"].wake
         return by_name
 
@@ -228,7 +229,7 @@ class Worker:
         """
         config = self._config
         ports = [
-            RetentionStore(self._sources.engine, states, ttl, config.retention_batch)
+            RetentionStore(self._upkeep, states, ttl, config.retention_batch)
             for ttl, states in lifetimes(config).items()
         ]
         if not ports:
@@ -328,8 +329,7 @@ class Worker:
     def _end(self, patience: float) -> None:
         for loop in reversed(self._loops.values()):
             loop.stop()
-        if self._listener is not None:
-            self._listener.end_wait()
+        self._ear.expire(float("inf"))  # it waits for notifications
         # A loop that waits for a frozen server is woken by breaking its connection off.
         ended = [loop.join(JOIN) for loop in self._loops.values()]
         if not all(ended):
@@ -339,8 +339,6 @@ class Worker:
         for connection in self._connections:
             connection.close()
         self._sampler.close()
-        if self._listener is not None:
-            self._listener.close()
 
     def health(self) -> Health:
         """

@@ -40,8 +40,6 @@ FLUSH_FAILED: Final = (
     "a flush failed, and what was written was rolled back with it; to go on all the same, put what may fail"
     " into `with session.begin_nested():`"
 )
-
-
 LOST: Final = "the connection that was lent is gone, and what was written with it"
 
 

@@ -12,14 +12,13 @@ from datetime import timedelta
 from typing import Final, Protocol
 from uuid import UUID
 
-from sqlalchemy import Engine
 from sqlalchemy.exc import IntegrityError
 
 from sqlalchemy_brooq.config import Config
 from sqlalchemy_brooq.policy import error_text
 from sqlalchemy_brooq.statements import retention
 from sqlalchemy_brooq.vocabulary import TERMINAL, JobState
-from sqlalchemy_brooq.worker.connection import short_transaction
+from sqlalchemy_brooq.worker.connection import Transactions
 from sqlalchemy_brooq.worker.journal import log
 
 BATCHES: Final = 100
@@ -63,11 +62,11 @@ class RetentionPort(Protocol):
 
 class RetentionStore:
     """
-    Retention's verbs for states that share a time to live, on the consumer's pool.
+    Retention's verbs for states that share a time to live.
     """
 
-    def __init__(self, engine: Engine, states: Collection[JobState], ttl: timedelta, batch: int) -> None:
-        self._engine = engine
+    def __init__(self, transactions: Transactions, states: Collection[JobState], ttl: timedelta, batch: int) -> None:
+        self._transactions = transactions
         self._ttl = ttl
         self._batch = batch
         self._purge = retention.purge(states)
@@ -85,7 +84,7 @@ class RetentionStore:
         Return the ids of one batch of due rows.
         """
         parameters = {"ttl": self._ttl, "batch": self._batch, "held": list(held)}
-        with short_transaction(self._engine) as connection:
+        with self._transactions() as connection:
             return connection.execute(self._candidates, parameters).scalars().all()
 
     def purge_these(self, ids: Sequence[UUID]) -> Sequence[str]:
@@ -96,7 +95,7 @@ class RetentionStore:
 
     def _deleted(self, statement: object, parameters: Mapping[str, object]) -> Sequence[str]:
         try:
-            with short_transaction(self._engine) as connection:
+            with self._transactions() as connection:
                 return connection.execute(statement, parameters).scalars().all()  # type: ignore[call-overload, no-any-return]
         except IntegrityError as error:
             raise Referenced(error_text(error)) from error

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
-from sqlalchemy import Engine, Executable
+from sqlalchemy import Executable
 from sqlalchemy.exc import OperationalError
 
 from sqlalchemy_brooq.metrics import Kind, Sample, Watch
 from sqlalchemy_brooq.schema import translated_schema
 from sqlalchemy_brooq.statements import watching
-from sqlalchemy_brooq.worker.connection import short_transaction
+from sqlalchemy_brooq.worker.connection import Transactions
 
 log = logging.getLogger("sqlalchemy_brooq.worker")
 
@@ -137,11 +137,11 @@ class Sampler:
 
 class SamplerStore:
     """
-    The sampler's verb, on the consumer's pool: a transaction a sample, none longer than the budget.
+    The sampler's verb: a transaction a sample, none longer than the budget.
     """
 
-    def __init__(self, engine: Engine, budget: float = BUDGET) -> None:
-        self._engine = engine
+    def __init__(self, transactions: Transactions, budget: float = BUDGET) -> None:
+        self._transactions = transactions
         self._budget = budget
 
     def sample(self, kind: Kind) -> Sample | None:
@@ -149,7 +149,7 @@ class SamplerStore:
         Ask the database; ``None`` where it did not answer within the budget.
         """
         try:
-            with short_transaction(self._engine) as connection:
+            with self._transactions() as connection:
                 connection.execute(_TIME_LIMIT, {"milliseconds": round(self._budget * 1_000)})
                 table = connection.execute(watching.table_identity(translated_schema(connection))).one()
                 rows = connection.execute(_STATEMENTS[kind]).all()

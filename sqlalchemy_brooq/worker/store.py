@@ -12,14 +12,13 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import Engine
 from sqlalchemy.exc import DataError, IntegrityError
 
 from sqlalchemy_brooq.claim import Claim
 from sqlalchemy_brooq.policy import error_text
 from sqlalchemy_brooq.statements import exchange, upkeep
 from sqlalchemy_brooq.vocabulary import JobState
-from sqlalchemy_brooq.worker.connection import PrivateConnection, short_transaction
+from sqlalchemy_brooq.worker.connection import PrivateConnection, Transactions
 from sqlalchemy_brooq.worker.port import Claimed, Exchanged, Fate, Reaped, Settlement, SpoiledBatch
 from sqlalchemy_brooq.worker.turns import Request
 
@@ -186,18 +185,18 @@ class HeartbeatStore:
 
 class ReaperStore:
     """
-    The reaper's verb, on the consumer's pool.
+    The reaper's verb.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
 
     def reap(self, guards: dict[str, int], batch: int) -> Sequence[Reaped]:
         """
         Return up to *batch* jobs with an expired lease to circulation.
         """
         parameters = {"batch": batch, "guard_topic": list(guards), "guard_limit": list(guards.values())}
-        with short_transaction(self._engine) as connection:
+        with self._transactions() as connection:
             answer = connection.execute(REAP, parameters).all()
         return [Reaped(id_, topic, attempts, JobState(state)) for id_, topic, attempts, state in answer]
 

@@ -35,6 +35,7 @@ SELECT count(*) FROM move WHERE new IN ('done', 'failed', 'dead') AND writer IS 
 ROBBED: Final = """
 SELECT count(*) FROM move WHERE old = 'processing' AND new = 'pending' AND held AND writer NOT IN (holder, '')
 """
+TWICE: Final = "SELECT count(*) FROM (SELECT FROM move WHERE new = 'done' GROUP BY job_id HAVING count(*) > 1) AS twice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +115,7 @@ class Ledger:
             lost_follow_ups=follow_ups.count(0),
             doubled_follow_ups=sum(count > 1 for count in follow_ups),
             strays=self._one(STRAYS),
-            done_twice=self._one(
-                "SELECT count(*) FROM (SELECT FROM move WHERE new = 'done' GROUP BY job_id HAVING count(*) > 1) AS twice"
-            ),
+            done_twice=self._one(TWICE),
             left_terminal=sum(count for old, _, count in moves if old in TERMINAL),
             forbidden_moves=sum(count for old, new, count in moves if not _is_allowed(old, new)),
             foreign=self._one(FOREIGN),

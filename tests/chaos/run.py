@@ -179,7 +179,7 @@ class _Run:
         return lambda: self._ledger.done() >= self._plan.jobs * part
 
     def _is_done(self) -> bool:
-        return not self._ledger.unfinished()
+        return self._producer.finished and not self._ledger.unfinished()
 
     def _deploy(self) -> tuple[int, int, list[int]]:
         """

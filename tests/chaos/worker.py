@@ -13,12 +13,17 @@ import multiprocessing
 import os
 import sys
 import threading
+import time
 from pathlib import Path
+from typing import Final
 
 from sqlalchemy import make_url
 from sqlalchemy.exc import OperationalError
 
 from tests.chaos.workload import Kind, build_queue
+
+PAUSE: Final = 0.2
+"""Seconds before a worker that found no server ends, and the next one looks for it."""
 
 log = logging.getLogger("tests.chaos")
 
@@ -51,6 +56,7 @@ def work(url: str, kind: Kind, seconds: float, identity: Path, errors: Path) -> 
         if identity.exists():
             raise
         log.warning("no server to begin with: %s", error.orig)
+        time.sleep(PAUSE)
         sys.exit(os.EX_TEMPFAIL)
     sys.exit(0 if report.clean else 1)
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal
-from uuid import UUID
 
 from prometheus_client import CollectorRegistry
 from sqlalchemy import URL, Connection, Engine, create_engine, text

@@ -11,6 +11,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import JSONB
 
+from sqlalchemy_brooq.migrations.revising import begin
+
 revision = "brooq0001"
 down_revision = None
 branch_labels = ("brooq",)
@@ -28,6 +30,7 @@ def upgrade() -> None:
     """
     Create the table, its indexes and its storage settings.
     """
+    schema = begin(op, since=down_revision)
     # Names in op.f() are final: a naming convention of the consumer's doesn't touch them.
     job = op.create_table(
         "job",
@@ -42,8 +45,9 @@ def upgrade() -> None:
             name=op.f("job_lease"),
         ),
         comment="sqlalchemy-brooq: brooq0001",
+        schema=schema,
     )
-    _create_indexes()
+    _create_indexes(schema)
     # Bound to the table, so that it follows the table into another schema; raw text wouldn't.
     op.execute(
         sa.DDL(  # type: ignore[no-untyped-call] # SQLAlchemy's, not annotated
@@ -57,7 +61,7 @@ def downgrade() -> None:
     """
     Drop the table with everything that was in it.
     """
-    op.drop_table("job")
+    op.drop_table("job", schema=begin(op, since=revision))
 
 
 def _columns() -> list[sa.Column[object]]:
@@ -83,30 +87,20 @@ def _columns() -> list[sa.Column[object]]:
     ]
 
 
-def _create_indexes() -> None:
+def _create_indexes(schema: str | None) -> None:
     """
     Create the partial indexes; no statement on the hot path reads what they leave out.
     """
-    ready = sa.text("state IN ('pending', 'failed')")
     first = sa.text("priority DESC")
-    op.create_index(op.f("job_ready"), "job", [first, "available_at", "id"], postgresql_where=ready)
-    op.create_index(op.f("job_ready_topic"), "job", ["topic", first, "available_at", "id"], postgresql_where=ready)
-    op.create_index(
-        op.f("job_idempotency"),
-        "job",
-        ["topic", "idempotency_key"],
-        unique=True,
-        postgresql_where=sa.text("idempotency_key IS NOT NULL"),
-    )
-    op.create_index(
-        op.f("job_leased"),
-        "job",
-        ["locked_until"],
-        postgresql_where=sa.text("state = 'processing' AND locked_until IS NOT NULL"),
-    )
-    op.create_index(
-        op.f("job_terminal"),
-        "job",
-        ["updated_at"],
-        postgresql_where=sa.text("state IN ('done', 'dead', 'canceled')"),
-    )
+    ready = "state IN ('pending', 'failed')"
+    _create_index(schema, "job_ready", [first, "available_at", "id"], ready)
+    _create_index(schema, "job_ready_topic", ["topic", first, "available_at", "id"], ready)
+    _create_index(schema, "job_idempotency", ["topic", "idempotency_key"], "idempotency_key IS NOT NULL", unique=True)
+    _create_index(schema, "job_leased", ["locked_until"], "state = 'processing' AND locked_until IS NOT NULL")
+    _create_index(schema, "job_terminal", ["updated_at"], "state IN ('done', 'dead', 'canceled')")
+
+
+def _create_index(
+    schema: str | None, name: str, columns: list[str | sa.TextClause], where: str, *, unique: bool = False
+) -> None:
+    op.create_index(op.f(name), "job", columns, unique=unique, schema=schema, postgresql_where=sa.text(where))

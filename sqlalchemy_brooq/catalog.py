@@ -1,0 +1,92 @@
+"""
+What PostgreSQL prints about the table ``job`` as this version makes it: the measure for one that somebody changed.
+
+The same from version 14 to 18. A test compares it with what the revisions have made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
+
+from sqlalchemy import Column, DefaultClause
+from sqlalchemy.dialects import postgresql
+
+from sqlalchemy_brooq.model import JOB, STORAGE
+
+Part = tuple[str, str]
+"""A part of the table: what kind of thing it is, and its name."""
+
+_READY: Final = "WHERE (state = ANY (ARRAY['pending'::text, 'failed'::text]))"
+_INDEXES: Final = {
+    "job_ready": f"USING btree (priority DESC, available_at, id) {_READY}",
+    "job_ready_topic": f"USING btree (topic, priority DESC, available_at, id) {_READY}",
+    "job_idempotency": "UNIQUE USING btree (topic, idempotency_key) WHERE (idempotency_key IS NOT NULL)",
+    "job_leased": "USING btree (locked_until) WHERE ((state = 'processing'::text) AND (locked_until IS NOT NULL))",
+    "job_terminal": (
+        "USING btree (updated_at) WHERE (state = ANY (ARRAY['done'::text, 'dead'::text, 'canceled'::text]))"
+    ),
+}
+_CONSTRAINTS: Final = {
+    "job_pkey": "PRIMARY KEY (id)",
+    "job_state": (
+        "CHECK ((state = ANY (ARRAY['pending'::text, 'processing'::text, 'failed'::text, 'done'::text, 'dead'::text,"
+        " 'canceled'::text])))"
+    ),
+    "job_priority": "CHECK (((priority >= '-2'::integer) AND (priority <= 2)))",
+    "job_lease": (
+        "CHECK (((state <> 'processing'::text) OR ((locked_by IS NOT NULL) AND (locked_until IS NOT NULL)"
+        " AND (claimed_at IS NOT NULL))))"
+    ),
+}
+_PROPERTIES: Final = {"logged": "true", "row security": "false", "partitioned": "false"}
+
+
+def _printed(column: Column[Any]) -> str:
+    """
+    Return a column of the model as PostgreSQL prints it.
+    """
+    type_ = column.type.compile(postgresql.dialect()).lower()  # type: ignore[no-untyped-call] # SQLAlchemy's
+    default = column.server_default
+    return (
+        type_
+        + ("" if column.nullable else " NOT NULL")
+        + (f" DEFAULT {default.arg}" if isinstance(default, DefaultClause) else "")
+    )
+
+
+@cache
+def expected() -> Mapping[Part, str]:
+    """
+    Return each part of the table with what PostgreSQL prints about it.
+    """
+    kinds = {
+        "column": {column.name: _printed(column) for column in JOB.columns},
+        "index": _INDEXES,
+        "constraint": _CONSTRAINTS,
+        "setting": STORAGE,
+        "property": _PROPERTIES,
+    }
+    return {(kind, name): printed for kind, named in kinds.items() for name, printed in named.items()}
+
+
+def differences(found: Mapping[Part, str]) -> list[str]:
+    """
+    Say of each part of the table in what it differs from this version's, one line a part.
+    """
+    ours = expected()
+    return [
+        _difference(part, ours.get(part), found.get(part))
+        for part in sorted({*ours, *found})
+        if ours.get(part) != found.get(part)
+    ]
+
+
+def _difference(part: Part, ours: str | None, found: str | None) -> str:
+    kind, name = part
+    if found is None:
+        return f"the {kind} {name} is missing, which is {ours}"
+    if ours is None:
+        return f"the {kind} {name} isn't sqlalchemy-brooq's: {found}"
+    return f"the {kind} {name} is {found}, and should be {ours}"
