@@ -185,6 +185,13 @@ publish: Final = _subscribers.publish
 _recent: Final = _Recent()
 
 
+def is_quiet(connection: Connection, topic: str) -> bool:
+    """
+    Whether a job of *topic* that is committed at once needs no wake-up, because there was one a moment ago.
+    """
+    return not _recent.due(connection.dialect, (topic,), time.monotonic())
+
+
 def wake(connection: Connection, wakeups: set[str]) -> Announcement:
     """
     Wake the workers of other processes when the transaction of *connection* commits.

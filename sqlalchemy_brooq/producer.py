@@ -11,8 +11,10 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final, TypeAlias, cast
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Dialect
+from sqlalchemy.engine.interfaces import IsolationLevel
 from sqlalchemy.orm import Session, scoped_session
 
 from sqlalchemy_brooq import bulk, commits, unit_of_work
@@ -21,7 +23,7 @@ from sqlalchemy_brooq.durations import shown
 from sqlalchemy_brooq.errors import BrooqError, InvalidJob, JobNotFound
 from sqlalchemy_brooq.identity import new_id
 from sqlalchemy_brooq.model import Job
-from sqlalchemy_brooq.statements.producing import cancel_job, find_job, find_replay, replay_job
+from sqlalchemy_brooq.statements.producing import cancel_job, default_isolation, find_job, find_replay, replay_job
 from sqlalchemy_brooq.vocabulary import TERMINAL, Enqueued, JobState
 
 __all__ = ["EnqueuedNote", "SessionLike", "cancel", "enqueue", "enqueue_many", "replay", "subscribe"]
@@ -29,7 +31,10 @@ __all__ = ["EnqueuedNote", "SessionLike", "cancel", "enqueue", "enqueue_many", "
 SessionLike: TypeAlias = Session | scoped_session[Any] | Connection
 """What a producer works in."""
 SESSIONS: Final = (Session, scoped_session, Connection)
+READ_COMMITTED: Final = "READ COMMITTED"
 _ROUNDS: Final = 50
+_defaults: Final[WeakKeyDictionary[Dialect, bool]] = WeakKeyDictionary()
+"""Whether a server's default is READ COMMITTED; there is a dialect for each engine."""
 
 
 def enqueue(session: SessionLike, job: Job) -> Enqueued:
@@ -76,6 +81,24 @@ def enqueue_many(session: SessionLike, jobs: Iterable[Job]) -> list[Enqueued]:
     if isinstance(jobs, Job) or not isinstance(jobs, Iterable):
         raise TypeError(f"enqueue_many() takes an iterable of Job objects, not a {type(jobs).__name__}")
     return _many(target, jobs)
+
+
+def enqueue_alone(connection: Connection, job: Job) -> Enqueued:
+    """
+    Enqueue *job* in a READ COMMITTED transaction of its own, on a *connection* that has none.
+
+    Where the server gives that to a statement alone, and no wake-up goes with it, BEGIN and COMMIT are saved.
+    """
+    bulk.check("enqueue", job)
+    quiet = commits.is_quiet(connection, job.__dict__.get("topic", ""))  # what is persistent may be expired
+    level: IsolationLevel = "AUTOCOMMIT" if quiet and _defaults.get(connection.dialect) else READ_COMMITTED
+    with connection.execution_options(isolation_level=level).begin():
+        (answer,), tally = bulk.write(connection, [job])
+        tally.announced.append(commits.wake(connection, tally.wakeups()))
+        if connection.dialect not in _defaults:
+            _defaults[connection.dialect] = connection.scalar(default_isolation()) == READ_COMMITTED.lower()
+    commits.publish(tally)
+    return answer
 
 
 def cancel(session: SessionLike, job_id: UUID | str) -> bool:

@@ -32,7 +32,7 @@ from sqlalchemy_brooq.schema import check_schema
 from sqlalchemy_brooq.vocabulary import Enqueued
 from sqlalchemy_brooq.worker.aioloop import in_thread
 from sqlalchemy_brooq.worker.attempt import Handler
-from sqlalchemy_brooq.worker.connection import READ_COMMITTED, short_transaction
+from sqlalchemy_brooq.worker.connection import READ_COMMITTED, await_server
 from sqlalchemy_brooq.worker.engine import Health, Sources, StopReport, Worker
 from sqlalchemy_brooq.worker.executor import Around, in_handler_of
 from sqlalchemy_brooq.worker.origin import derived_engine, needs_derived
@@ -217,9 +217,8 @@ class Queue:
         """
         Enqueue *job* in a transaction of its own.
         """
-        with Session(self._plain_engine("enqueue", "aenqueue")) as session, session.begin():
-            _at_named_level(session)
-            return producer.enqueue_many(session, [job])[0]
+        with self._plain_engine("enqueue", "aenqueue").connect() as connection:
+            return producer.enqueue_alone(connection, job)
 
     def cancel(self, job_id: UUID) -> bool:
         """
@@ -233,9 +232,8 @@ class Queue:
         """
         `enqueue`, for an ``AsyncEngine``.
         """
-        async with AsyncSession(self._async_engine("aenqueue", "enqueue")) as session, session.begin():
-            await session.run_sync(_at_named_level)
-            return (await aio.aenqueue_many(session, [job]))[0]
+        async with self._async_engine("aenqueue", "enqueue").connect() as connection:
+            return await connection.run_sync(producer.enqueue_alone, job)
 
     async def acancel(self, job_id: UUID) -> bool:
         """
@@ -333,13 +331,13 @@ class Queue:
 
         A second signal ends the grace period at once. The signal handlers are restored afterwards.
         It ends by itself when every slot is taken by a hung handler, so that a supervisor can restart it.
+        A server that can't be reached yet is waited for; one that refuses who asks is an error.
 
         Args:
             ready: Called once the worker has started.
         """
         # Before the signals are taken: while a silent server is waited for, they still end the process.
-        with short_transaction(self._plain_source()) as connection:
-            check_schema(connection)
+        await_server(self._plain_source(), check_schema)
         hung = 0
         with StopSignals() as signals:
             self.start()

@@ -29,6 +29,17 @@ CUSTOMER: Final = """
     def downgrade():
         op.drop_table("customer")
     """
+EMPTY: Final = """
+    revision, down_revision = "customer", None
+
+
+    def upgrade():
+        pass
+
+
+    def downgrade():
+        pass
+    """
 MERGE: Final = """
     revision, down_revision = "merge", ("customer", "brooq0001")
 

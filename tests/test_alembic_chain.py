@@ -4,7 +4,9 @@ The merged chain in every kind of environment: however it is run, it makes the s
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import pytest
@@ -13,10 +15,11 @@ from sqlalchemy import URL, Engine, MetaData, NullPool, create_engine, inspect, 
 from sqlalchemy.schema import CreateSchema
 
 from sqlalchemy_brooq import metadata
-from sqlalchemy_brooq.migrations import migrate
+from sqlalchemy_brooq.migrations import migrate, migration_sql
 from sqlalchemy_brooq.schema import check_schema, drift
 from tests.catalogs import catalog, contents, models_catalog, run_sql
-from tests.chains import CUSTOMER, MERGE, ORDER, Chain
+from tests.chains import CUSTOMER, EMPTY, MERGE, ORDER, Chain
+from tests.psql import psql
 
 REVISIONS = (CUSTOMER, MERGE, ORDER)
 CONVENTION = {
@@ -250,3 +253,94 @@ def test_a_table_in_a_later_schema_of_the_search_path_is_neither_taken_nor_dropp
         chain.downgrade()
 
     assert tables(empty_engine) == {"brooq_alembic_version", "job"}
+
+
+# As SQL, for a database that is reached in another way.
+
+
+@pytest.mark.parametrize("options", [{}, {"transaction_per_migration": True}], ids=["one transaction", "one each"])
+def test_its_sql_in_psql_makes_the_models_table_and_takes_it_back(
+    tmp_path: Path, empty_engine: Engine, options: dict[str, Any]
+) -> None:
+    expected = models_catalog(empty_engine)
+    before = contents(empty_engine)
+    chain = Chain(tmp_path / "chain", empty_engine, *REVISIONS, options=options)
+
+    psql(empty_engine.url, chain.sql())
+
+    with empty_engine.connect() as connection:
+        assert catalog(connection) == expected
+    chain.upgrade()
+    chain.downgrade("merge")
+    psql(empty_engine.url, chain.sql("merge:base"))
+    run_sql(empty_engine, "DROP TABLE IF EXISTS alembic_version")
+    assert contents(empty_engine) == before
+
+
+def test_its_sql_goes_where_the_option_says(tmp_path: Path, empty_engine: Engine) -> None:
+    run_sql(empty_engine, "CREATE SCHEMA queue")
+    chain = Chain(tmp_path / "chain", empty_engine, *REVISIONS, config={"brooq_schema": "queue"})
+
+    psql(empty_engine.url, chain.sql())
+
+    assert tables(empty_engine, "queue") == {"job"}
+    with empty_engine.connect() as connection:
+        assert drift(connection, "queue") == []
+
+
+def test_the_sql_of_migrate_in_psql_goes_where_the_search_path_says(empty_engine: Engine) -> None:
+    run_sql(empty_engine, "CREATE SCHEMA queue")
+
+    psql(empty_engine.url, "SET search_path = queue;" + migration_sql())
+
+    assert tables(empty_engine, "queue") == {"brooq_alembic_version", "job"}
+
+
+# A role that may do nothing in the schema "public".
+
+
+@pytest.fixture
+def confined(empty_engine: Engine) -> Iterator[Engine]:
+    """
+    The database as a role sees it that has a schema of its own, "shop", and no rights beyond it.
+    """
+    role = f"brooq_test_{token_hex(6)}"  # roles are the whole server's
+    run_sql(
+        empty_engine,
+        f"CREATE ROLE {role} LOGIN; CREATE SCHEMA shop AUTHORIZATION {role}; REVOKE ALL ON SCHEMA public FROM PUBLIC",
+    )
+    yield create_engine(empty_engine.url.set(username=role), poolclass=NullPool)
+    run_sql(empty_engine, f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
+
+
+@pytest.mark.parametrize(
+    ("options", "config"),
+    [({}, {}), ({"version_table_schema": "shop"}, {"brooq_schema": "shop"})],
+    ids=["search_path", "brooq_schema"],
+)
+def test_a_role_without_rights_on_public_needs_none(
+    tmp_path: Path, confined: Engine, options: dict[str, Any], config: dict[str, str]
+) -> None:
+    engine = confined
+    if not config:
+        url = confined.url.update_query_dict({"options": "-c search_path=shop"})
+        engine = create_engine(url, poolclass=NullPool)
+    chain = Chain(tmp_path / "chain", engine, EMPTY, MERGE, options=options, config=config)
+
+    chain.upgrade()
+
+    assert tables(confined, "shop") == {"alembic_version", "job"}
+    with confined.connect() as connection:
+        assert drift(connection, "shop") == []
+    chain.downgrade()
+    assert tables(confined, "shop") == {"alembic_version"}
+
+
+def test_migrate_works_for_a_role_without_rights_on_public(confined: Engine) -> None:
+    url = confined.url.update_query_dict({"options": "-c search_path=shop"})
+
+    assert migrate(url).changed
+    assert not migrate(url).changed
+
+    assert tables(confined, "shop") == {"brooq_alembic_version", "job"}
+    assert migrate(url, to="base").changed

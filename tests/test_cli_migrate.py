@@ -12,17 +12,13 @@ from sqlalchemy import URL, NullPool, create_engine, inspect, text
 from sqlalchemy_brooq.demo.postgres import LocalPostgres
 from sqlalchemy_brooq.migrations.lock import LOCK_KEY
 from sqlalchemy_brooq.model import REVISION, VERSION_MARK
-from tests.commands import COMMAND, Answer, brooq_worker, command_after, free_port, shown
+from tests.commands import COMMAND, Answer, brooq_worker, free_port, shown
 
 SECRET = "S3cr%40t!%25"  # noqa: S105 - a secret to look for
-IMPATIENT = command_after(
-    "import sys, datetime, sqlalchemy_brooq.cli.migrate; "
-    "sys.modules['sqlalchemy_brooq.cli.migrate'].LOCK_TIMEOUT = datetime.timedelta(milliseconds=200)"
-)
 
 
-def migrate(*arguments: str, cwd: Path, url: URL, command: tuple[str, ...] = COMMAND) -> Answer:
-    return brooq_worker("migrate", *arguments, cwd=cwd, command=command, DATABASE_URL=shown(url))
+def migrate(*arguments: str, cwd: Path, url: URL) -> Answer:
+    return brooq_worker("migrate", *arguments, cwd=cwd, DATABASE_URL=shown(url))
 
 
 def execute(url: URL, statements: str) -> None:
@@ -91,6 +87,22 @@ def test_sql_into_a_pipe_that_nobody_reads_ends_without_a_traceback(tmp_path: Pa
     assert answer.err == ""
 
 
+def test_stamp_makes_a_table_of_another_chains_its_own_and_gives_it_away_again(
+    tmp_path: Path, database_url: URL
+) -> None:
+    execute(database_url, "DROP TABLE IF EXISTS brooq_alembic_version")
+
+    taken = migrate("--stamp", cwd=tmp_path, url=database_url)
+    current = migrate(cwd=tmp_path, url=database_url)
+    given = migrate("--stamp", "--to", "base", cwd=tmp_path, url=database_url)
+
+    assert [answer.code for answer in (taken, current, given)] == [0, 0, 0]
+    assert taken.out.startswith(f"recorded {REVISION} in brooq_alembic_version: ")
+    assert current.out.startswith("nothing to do: ")
+    assert given.out.startswith("brooq_alembic_version is gone ")
+    assert tables(database_url) == {"job"}
+
+
 # -- what a user can do wrong
 
 
@@ -111,11 +123,19 @@ def test_an_unknown_revision_is_wrong_usage(tmp_path: Path, server_url: URL, arg
     assert answer.error == f"'brooq9999' is no revision of this version: head, {REVISION} or base"
 
 
-def test_sql_of_a_named_database_is_wrong_usage(tmp_path: Path) -> None:
-    answer = brooq_worker("migrate", "--sql", "--database-url", "postgresql://db/shop", cwd=tmp_path)
+@pytest.mark.parametrize("unwanted", [("--database-url", "postgresql://db/shop"), ("--stamp",)])
+def test_sql_that_would_need_a_database_is_wrong_usage(tmp_path: Path, unwanted: tuple[str, ...]) -> None:
+    answer = brooq_worker("migrate", "--sql", *unwanted, cwd=tmp_path)
 
     assert answer.code == 2
-    assert "leave out --database-url" in answer.err
+    assert f"leave out {unwanted[0]}" in answer.err
+
+
+def test_a_lock_timeout_without_a_unit_is_wrong_usage(tmp_path: Path, server_url: URL) -> None:
+    answer = migrate("--lock-timeout", "3", cwd=tmp_path, url=server_url)
+
+    assert answer.code == 2
+    assert answer.error.startswith("--lock-timeout: '3' has a number with no unit")
 
 
 @pytest.mark.parametrize(
@@ -210,7 +230,7 @@ def test_another_migration_under_way_is_waited_for_and_then_reported(tmp_path: P
     with engine.connect() as connection:
         connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": LOCK_KEY})
 
-        answer = migrate(cwd=tmp_path, url=empty_database_url, command=IMPATIENT)
+        answer = migrate("--lock-timeout", "200ms", cwd=tmp_path, url=empty_database_url)
 
     assert answer.code == 1
     assert answer.error.startswith("another migration of this database is under way")

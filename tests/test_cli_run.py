@@ -10,8 +10,10 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from sqlalchemy import URL, Engine, text
+from sqlalchemy import URL, Engine, create_engine, text
 
+from sqlalchemy_brooq.demo.postgres import LocalPostgres
+from sqlalchemy_brooq.migrations import migrate
 from sqlalchemy_brooq.model import REVISION, VERSION_MARK
 from tests.commands import COMMAND, RunningWorker, brooq_worker, command_after, get, shown
 from tests.waiting import eventually, row
@@ -447,12 +449,33 @@ def test_a_table_of_another_revision_is_one_error_with_the_commands(shop: Path, 
     assert f"is of revision brooq9999; this version needs {REVISION}" in answer.error
 
 
-def test_a_database_that_refuses_is_one_error_without_the_password(shop: Path) -> None:
-    answer = brooq_worker("run", "shop:queue", "--log-level", "debug", cwd=shop, SHOP_URL=REFUSING)
+def test_a_database_that_refuses_is_one_error_without_the_password(shop: Path, engine: Engine) -> None:
+    url = engine.url.set(password="S3cr@t!%", database="nowhere")  # noqa: S106 - nobody's
+    answer = brooq_worker("run", "shop:queue", "--log-level", "debug", cwd=shop, SHOP_URL=shown(url))
 
     assert answer.code == 1
-    assert "refused" in answer.err.splitlines()[-1]
+    assert 'database "nowhere" does not exist' in answer.err.splitlines()[-1]
     assert "S3cr" not in answer.err
+
+
+def test_a_server_that_is_not_there_yet_is_waited_for(shop: Path) -> None:
+    with LocalPostgres(durable=False) as server:
+        migrate(server.url())
+        server.stop()
+        with RunningWorker("shop:queue", cwd=shop, SHOP_URL=shown(server.url())) as worker:
+            eventually(lambda: worker.err.count("can't be reached, next try in") > 1)
+            server.start()
+            engine = create_engine(server.url())
+            done(engine, insert(engine, "email.send"))
+            engine.dispose()
+            assert worker.end() == 0
+
+
+def test_the_password_is_not_in_what_is_said_while_waiting(shop: Path) -> None:
+    with RunningWorker("shop:queue", "--log-level", "debug", cwd=shop, SHOP_URL=REFUSING) as worker:
+        eventually(lambda: "refused" in worker.err)
+
+    assert "S3cr" not in worker.err
 
 
 def test_a_signal_ends_it_while_it_waits_for_a_server_that_says_nothing(shop: Path) -> None:

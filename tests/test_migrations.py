@@ -30,6 +30,7 @@ from sqlalchemy_brooq.migrations import (
     database_url,
     migrate,
     migration_sql,
+    stamp,
 )
 from sqlalchemy_brooq.migrations.lock import LOCK_KEY
 from sqlalchemy_brooq.model import REVISION
@@ -197,6 +198,76 @@ def test_an_unknown_revision_is_refused_before_any_connection(to: str) -> None:
             run()
 
 
+# Recording what something else made.
+
+
+def test_a_stamped_table_is_migrates_from_then_on(empty_engine: Engine) -> None:
+    before = contents(empty_engine)
+    metadata.create_all(empty_engine)
+
+    result = stamp(empty_engine)
+
+    assert (result.before, result.after, result.changed) == (REVISION, REVISION, False)
+    assert result.message.startswith(f"recorded {REVISION} in {VERSION_TABLE}")
+    assert "\n" not in result.message
+    assert migrate(empty_engine).message.startswith("nothing to do")
+    assert migrate(empty_engine, to="base").changed
+    assert contents(empty_engine) == before
+
+
+def test_a_stamp_of_base_forgets_the_table_and_leaves_it(empty_engine: Engine) -> None:
+    migrate(empty_engine)
+    fill(empty_engine, 3)
+
+    result = stamp(empty_engine, to="base")
+
+    assert result.message.startswith(f"{VERSION_TABLE} is gone")
+    assert inspect(empty_engine).get_table_names() == ["job"]
+    assert migrate(empty_engine).managed_elsewhere
+    assert not stamp(empty_engine, to="base").changed
+    with empty_engine.connect() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM job")) == 3
+
+
+def test_a_stamp_mends_a_record_that_is_not_true(empty_engine: Engine) -> None:
+    migrate(empty_engine)
+    run_sql(empty_engine, f"UPDATE {VERSION_TABLE} SET version_num = 'brooq0000'")
+
+    stamp(empty_engine, to=REVISION)
+
+    assert migrate(empty_engine).message.startswith("nothing to do")
+
+
+@pytest.mark.parametrize(
+    ("statement", "found"),
+    [
+        ("SELECT 1", "there is no table job in the schema 'public'"),
+        ("CREATE TABLE job (id int)", "has no version mark"),
+        ("CREATE TABLE job (id int); COMMENT ON TABLE job IS 'sqlalchemy-brooq: brooq9999'", "revision brooq9999"),
+    ],
+)
+def test_a_stamp_records_nothing_but_a_table_that_this_version_knows(
+    empty_engine: Engine, statement: str, found: str
+) -> None:
+    run_sql(empty_engine, statement)
+
+    for to in ("head", REVISION):
+        with pytest.raises(SchemaMismatch, match=f"{found}.*: there is nothing to record"):
+            stamp(empty_engine, to=to)
+
+    assert not inspect(empty_engine).has_table(VERSION_TABLE)
+
+
+def test_a_stamp_goes_where_migrate_goes(empty_engine: Engine) -> None:
+    run_sql(empty_engine, "CREATE SCHEMA tenant")
+    elsewhere = empty_engine.execution_options(schema_translate_map={None: "tenant"})
+    metadata.create_all(elsewhere)
+
+    stamp(elsewhere)
+
+    assert sorted(inspect(empty_engine).get_table_names(schema="tenant")) == [VERSION_TABLE, "job"]
+
+
 # Where it goes.
 
 
@@ -320,6 +391,53 @@ def test_who_waits_too_long_is_told_who_holds_the_lock(empty_engine: Engine) -> 
     assert "\n" not in str(raised.value)
     assert contents(empty_engine) == before
     assert migrate(empty_engine).changed
+
+
+@contextmanager
+def jobs_in_use(engine: Engine) -> Iterator[Connection]:
+    """
+    Hold a row of the table in an open transaction.
+    """
+    with engine.connect() as connection:
+        connection.execute(text("SELECT FROM job LIMIT 1 FOR UPDATE"))
+        yield connection
+
+
+def test_a_table_in_use_is_given_up_after_a_while_and_its_users_are_named(empty_engine: Engine) -> None:
+    migrate(empty_engine)
+    fill(empty_engine, 3)
+    before = contents(empty_engine)
+
+    with jobs_in_use(empty_engine) as user:
+        pid = user.scalar(text("SELECT pg_backend_pid()"))
+        with pytest.raises(MigrationBlocked, match=rf"in use \(server processes: {pid}\).* within 200ms") as raised:
+            migrate(empty_engine, to="base", lock_timeout=timedelta(milliseconds=200))
+
+    assert "\n" not in str(raised.value)
+    assert contents(empty_engine) == before
+    assert migrate(empty_engine, to="base", lock_timeout=timedelta(0)).changed
+
+
+def test_a_table_in_use_is_waited_for_and_others_get_on_meanwhile(empty_engine: Engine, admin: Admin) -> None:
+    migrate(empty_engine)
+    fill(empty_engine, 3)
+
+    def attempts() -> int:
+        row = admin.execute(
+            "SELECT count(*) AS n FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s",
+            [empty_engine.url.database],
+        ).fetchone()
+        assert row is not None
+        return int(row["n"])
+
+    with ThreadPoolExecutor(1) as pool, jobs_in_use(empty_engine) as user:
+        migration = pool.submit(migrate, empty_engine, to="base")
+        eventually(attempts)
+        # Queues up behind the migration, which gives way.
+        run_sql(empty_engine, "INSERT INTO job (topic) VALUES ('a')")
+        assert not migration.done()
+        user.rollback()
+        assert migration.result(timeout=30).changed
 
 
 def test_threads_that_migrate_two_databases_do_not_mix_them_up(

@@ -220,3 +220,11 @@ def notify() -> Executable:
     """
     wakeups = cast(bind("wakeups", type_=ARRAY(Text)), ARRAY(Text))
     return select(func.pg_notify(CHANNEL, func.unnest(wakeups)))
+
+
+@cache
+def default_isolation() -> Executable:
+    """
+    Answer with the isolation level of a statement that is sent with no transaction around it.
+    """
+    return select(func.current_setting("default_transaction_isolation"))

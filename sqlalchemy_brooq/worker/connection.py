@@ -7,7 +7,9 @@ Owns connecting, the isolation level and the deadline of each call. Knows nothin
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import random
 import socket
 import threading
 import time
@@ -16,9 +18,18 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Executable, func, select
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+from sqlalchemy_brooq.policy import error_text
+
+log = logging.getLogger("sqlalchemy_brooq.worker")
 
 READ_COMMITTED: Final = "READ COMMITTED"
+FIRST_PAUSE: Final = 0.1
+LONGEST_PAUSE: Final = 2.0
+"""Seconds between tries while the database fails: short enough to be back soon after it is."""
+PASSING: Final = ("starting up", "shutting down", "recovery", "too many clients", "connection slots")
+"""What a server says that refuses for now."""
 
 Rows = Sequence[Any]
 
@@ -165,6 +176,45 @@ def break_off(driver_connection: Any) -> bool:
             wire.shutdown(socket.SHUT_RDWR)
         return True
     return False
+
+
+def await_server(engine: Engine, check: Callable[[Connection], None]) -> None:
+    """
+    Run *check* once the server can be reached; until then try again and again, and say so.
+
+    Raises:
+        sqlalchemy.exc.OperationalError: The server is there and refuses, which time doesn't mend.
+    """
+    pauses = backing_off()
+    while True:
+        try:
+            with short_transaction(engine) as connection:
+                check(connection)
+                return
+        except OperationalError as error:
+            if not _may_pass(error):
+                raise
+            pause, text = next(pauses), error_text(error).partition("\n")[0]
+            log.error("the database can't be reached, next try in %.1f s: %s", pause, text)  # noqa: TRY400 - one line will do
+        time.sleep(pause)
+
+
+def backing_off() -> Iterator[float]:
+    """
+    Yield the pauses between tries while the database fails, jittered: many workers wait for the same server.
+    """
+    pause = FIRST_PAUSE
+    while True:
+        yield pause * random.uniform(0.75, 1.25)  # noqa: S311 - jitter
+        pause = min(pause * 2, LONGEST_PAUSE)
+
+
+def _may_pass(error: OperationalError) -> bool:
+    """
+    Tell whether a failed connect may go well later. libpq gives no SQLSTATE for it, only the server's words.
+    """
+    text = str(error.orig)
+    return "FATAL" not in text or any(passing in text for passing in PASSING)
 
 
 Transactions = Callable[[], AbstractContextManager[Connection]]

@@ -160,7 +160,8 @@ class Worker:
         pump, beat, upkeep, ear = (PrivateConnection(sources.engine, plain=plain) for _ in range(4))
         self._connections = (pump, beat, upkeep, ear)
         self._ear = ear
-        self._upkeep: Transactions = partial(upkeep.transaction, limit=STATEMENT[1])
+        self._limit = min(max(config.lease.total_seconds() / 3, STATEMENT[0]), STATEMENT[1])
+        self._upkeep: Transactions = partial(upkeep.transaction, limit=self._limit)
         self._sampler = Sampler(SamplerStore(self._upkeep), metrics.watch)
         self._pump = self._make_pump(pump)
         self._loops = self._make_loops(beat, metrics)
@@ -169,10 +170,9 @@ class Worker:
 
     def _make_pump(self, connection: PrivateConnection) -> Pump:
         lease = self._config.lease
-        limit = min(max(lease.total_seconds() / 3, STATEMENT[0]), STATEMENT[1])
         deserializer = getattr(self._sources.engine.dialect, "_json_deserializer", None)
         return Pump(
-            PumpStore(connection, self.name, lease, limit, deserializer),
+            PumpStore(connection, self.name, lease, self._limit, deserializer),
             self._handlers,
             Slots(self._config.workers, self._executor.free, self._executor.submit),
             self._outbox,

@@ -7,7 +7,6 @@ Owns threads, waiting, backoff after a failed round, and what health says about 
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -15,12 +14,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy_brooq.policy import error_text
+from sqlalchemy_brooq.worker.connection import backing_off
 
 log = logging.getLogger("sqlalchemy_brooq.worker")
 
-FIRST_PAUSE: Final = 0.1
-LONGEST_PAUSE: Final = 2.0
-"""Seconds between tries while rounds fail: short enough to be back soon after the database is."""
 PATIENCE: Final = 3
 """Failed rounds in a row after which a loop is not healthy."""
 SLACK: Final = 5.0
@@ -62,6 +59,7 @@ class Loop:
         self._woken = threading.Event()
         self._halt = threading.Event()
         self._failures = 0
+        self._pauses = backing_off()
         self._succeeded_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name=f"brooq-{name}", daemon=True)
 
@@ -135,9 +133,10 @@ class Loop:
         """
         Log a failed round, clean up after it, and return the pause before the next.
         """
+        if not self._failures:
+            self._pauses = backing_off()
         self._failures += 1
-        jitter = random.uniform(0.75, 1.25)  # noqa: S311 - spreads the tries of many workers
-        pause = min(FIRST_PAUSE * 2.0 ** min(self._failures - 1, 10), LONGEST_PAUSE) * jitter
+        pause = next(self._pauses)
         # Of a database error one line will do: a traceback would quote the statement's parameters.
         trace = None if hasattr(error, "orig") or hasattr(error, "diag") else error
         text = error_text(error).partition("\n")[0]
