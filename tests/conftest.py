@@ -8,6 +8,7 @@ started when the first test needs it. Where there is neither, tests fail: none i
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -32,6 +33,17 @@ if TYPE_CHECKING:  # its home moved from one version of pytest-postgresql to the
 SERVER_VARIABLE = "BROOQ_TEST_DATABASE_URL"
 
 Admin = psycopg.Connection[dict[str, Any]]
+
+
+def pytest_configure() -> None:
+    """
+    Let the processes of the tests hear the signals that they are sent.
+
+    What is ignored here is ignored there: SIGHUP under nohup, SIGINT in the background of a shell script.
+    """
+    for number in (signal.SIGHUP, signal.SIGINT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
 
 
 def load_schema(host: str, port: int, user: str, dbname: str, password: str | None, **_: object) -> None:
