@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from uuid import UUID
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, PendingRollbackError
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
 
@@ -49,7 +49,7 @@ def write(target: Target, jobs: Iterable[Job]) -> tuple[list[Enqueued], Tally]:
             part.forget()
     except Exception:
         if ours := [one.id for one in results if one.created and one.id not in theirs]:
-            with contextlib.suppress(SQLAlchemyError):  # what failed in the database is rolled back anyway
+            with contextlib.suppress(DBAPIError, PendingRollbackError):  # what failed in the database is rolled back anyway
                 intake.take_back(connection_of(target) if isinstance(target, Session) else target, ours)
         raise
     return results, tally

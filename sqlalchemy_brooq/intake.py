@@ -32,6 +32,8 @@ from sqlalchemy_brooq.statements.producing import (
 
 BATCH: Final = 1_000
 """Jobs a statement."""
+BATCH_SIZE: Final = 2**20
+"""Characters of their payloads, unless a single one has more."""
 COPY_FROM: Final = 100
 """Jobs from which on a COPY is quicker than a statement, with the savepoint that it needs."""
 _COPYING: Final = frozenset({"psycopg", "psycopg_async"})
@@ -137,18 +139,26 @@ def take_back(connection: Connection, ids: Sequence[UUID]) -> None:
     One that a worker has claimed stays: where each statement commits by itself, that may have happened.
     """
     for start in range(0, len(ids), BATCH):
-        connection.execute(delete_unclaimed(), {"ids": ids[start : start + BATCH]})
+        connection.execute(delete_unclaimed(), {"id": ids[start : start + BATCH]})
 
 
 def _batches(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
     """
     Yield what goes into one statement: the usual ones together, one that was given more than usual alone.
     """
-    usual = [one for one in drafts if not one.extra]
-    for start in range(0, len(usual), BATCH):
-        yield usual[start : start + BATCH]
-    if len(usual) < len(drafts):
-        yield from ([one] for one in drafts if one.extra)
+    batch: list[Draft] = []
+    size = 0
+    for one in drafts:
+        if one.extra:
+            continue
+        size += len(one.payload)
+        if batch and (len(batch) == BATCH or size > BATCH_SIZE):
+            yield batch
+            batch, size = [], len(one.payload)
+        batch.append(one)
+    if batch:
+        yield batch
+    yield from ([one] for one in drafts if one.extra)
 
 
 def _key(one: Draft) -> tuple[str, str]:
@@ -180,7 +190,9 @@ def _write(connection: Connection, drafts: Sequence[Draft], *, moments: bool) ->
 
 def _inserted(connection: Connection, drafts: Sequence[Draft], *, moments: bool) -> CursorResult[Any]:
     if len(drafts) > 1:
-        return connection.execute(insert_jobs(moments=moments), _arrays(drafts, GIVEN))
+        payloads = f"[{','.join(one.payload for one in drafts)}]"
+        arrays = _arrays(drafts, GIVEN.keys() - {"payload"})
+        return connection.execute(insert_jobs(moments=moments), {**arrays, "payloads": payloads})
     values = drafts[0]._asdict()
     extra = values.pop("extra")
     return connection.execute(insert_job(*sorted(extra), moments=moments), {**values, **extra})
@@ -241,10 +253,17 @@ def _copy(connection: Connection, drafts: Sequence[Draft]) -> None:
     """
     statement = _copy_statement(connection.get_execution_options().get("schema_translate_map"))
     driver: Any = connection.connection.driver_connection
-    if connection.dialect.is_async:
-        written = await_only(_asend(driver, statement, _lines(drafts)))
-    else:
-        written = _send(driver, statement, _lines(drafts))
+    try:
+        if connection.dialect.is_async:
+            written = await_only(_asend(driver, statement, _lines(drafts)))
+        else:
+            written = _send(driver, statement, _lines(drafts))
+    except Exception:
+        raise
+    except BaseException as broken_off:
+        # A cancellation, say. As after a statement of SQLAlchemy's, nobody knows what the connection is busy with.
+        connection.invalidate(broken_off)
+        raise
     if written != len(drafts):
         raise _Swallowed
 

@@ -40,7 +40,7 @@ def copied(payload: Any) -> Any:
         PayloadError: ``jsonb`` can't hold it, whatever the serializer.
     """
     try:
-        return json.loads(encoded(payload))
+        return json.loads(_encoded(payload))
     except _ForeignType:
         _refuse_what_no_serializer_mends(payload)
         return _deep_copy(payload)
@@ -57,6 +57,13 @@ def encoded(payload: Any, serializer: Serializer | None = None) -> str:
     Raises:
         PayloadError: ``jsonb`` can't hold it, or the serializer refuses it.
     """
+    try:
+        return _encoded(payload, serializer)
+    except _ForeignType as error:
+        raise PayloadError(str(error)) from error.__cause__
+
+
+def _encoded(payload: Any, serializer: Serializer | None = None) -> str:
     try:
         text = serializer(payload) if serializer else _dumps(payload)
     except RecursionError as error:

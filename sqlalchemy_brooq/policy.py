@@ -122,7 +122,7 @@ def error_text(error: BaseException) -> str:
     name = type(error).__name__
     try:
         message = _message(error)
-    except Exception as broken:  # noqa: BLE001 - __str__ is the handler's code, and may do anything
+    except BaseException as broken:  # noqa: BLE001 - __str__ is the handler's code, and may do anything
         message = f"(its __str__ raised {type(broken).__name__})"
     return storable(f"{name}: {message}" if message else name)
 

@@ -43,6 +43,10 @@ def working_in(kind: str, engine: Engine) -> Iterator[Any]:
     if kind == "connection":
         with engine.begin() as connection:
             yield connection
+    elif kind == "joined":
+        with engine.begin() as connection, Session(connection, join_transaction_mode="create_savepoint") as session:
+            yield session
+            session.commit()
     elif kind == "savepoint":
         with Session(engine) as session, session.begin(), session.begin_nested():
             yield session

@@ -5,6 +5,9 @@ What is done with a block, its language says:
 
 ``python``
     Is added to the file that its first line names: ``# jobs.py``.
+``diff``
+    Is a change to the file that its first line names: ``--- alembic.ini``. The lines that it takes out, and those that
+    it only shows, must stand there once, one below the other.
 ``shell``
     Each line is a command. ``brooq-worker run`` goes on in the background until another one begins, or the page ends;
     then it gets Ctrl-C, and must end with exit code 0.
@@ -20,6 +23,7 @@ Where that can't be done, a comment above the block says why, in one line: ``<!-
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -37,18 +41,22 @@ import pytest
 from sqlalchemy import URL
 
 from tests.commands import RunningWorker, brooq_worker, environment, shown
+from tests.psql import libpq_variables, psql_folder
+from tests.servers import ROOT
 from tests.waiting import eventually
 
 COMMAND: Final = (sys.executable, "-c", "from sqlalchemy_brooq.cli import main; main(prog_name='brooq-worker')")
 
-ACTING: Final = frozenset({"python", "shell", "sql"})
+ACTING: Final = frozenset({"diff", "python", "shell", "sql"})
 """Languages that ask a reader to do something."""
-SHOWING: Final = frozenset({"ini", "json"})
+SHOWING: Final = frozenset({"ini", "json", "toml"})
 """Languages that only show something."""
 
 _FENCE: Final = re.compile(r"^(?P<ticks>```+)(?P<language>[^\n]*)\n(?P<text>.*?)^(?P=ticks)$", re.MULTILINE | re.DOTALL)
+_HEADING: Final = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _NOT_RUN: Final = re.compile(r"<!-- not run: .+ -->\s*\Z")
 _FILE_NAME: Final = re.compile(r"# ([\w/]+\.py)\b")
+_DIFF_NAME: Final = re.compile(r"--- ([\w./]+)")
 _RULE: Final = re.compile(r"[-+]*")
 
 
@@ -59,6 +67,7 @@ class Block:
     """
 
     place: str
+    section: str
     language: str
     text: str
     is_run: bool
@@ -72,7 +81,8 @@ def blocks(page: Path) -> Iterator[Block]:
     for match in _FENCE.finditer(content):
         line = content.count("\n", 0, match.start()) + 1
         is_run = _NOT_RUN.search(content, 0, match.start()) is None
-        yield Block(f"{page}:{line}", match["language"], match["text"], is_run)
+        headings = _HEADING.findall(_FENCE.sub("", content[: match.start()]))
+        yield Block(f"{page}:{line}", headings[-1] if headings else "", match["language"], match["text"], is_run)
 
 
 def table(page: Path, first: str) -> list[list[str]]:
@@ -92,12 +102,15 @@ class Reader:
         folder: Where the files go and commands run.
         database: What ``DATABASE_URL`` is for every command, and where SQL is executed.
         patience: Seconds until an answer must be the one that is shown.
+        path: Where Python finds the library, and what pip would have installed beside it.
     """
 
-    def __init__(self, folder: Path, database: URL, patience: float = 10.0) -> None:
+    def __init__(self, folder: Path, database: URL, patience: float = 10.0, path: Iterable[Path] = (ROOT,)) -> None:
         self._folder = folder
         self._database = database
         self._patience = patience
+        self._url = shown(database)
+        self._python_path = ":".join(map(str, path))
         self._answer: Callable[[], list[str]] = list
         self._worker: RunningWorker | None = None
         self._stack = ExitStack()
@@ -112,11 +125,16 @@ class Reader:
     ) -> None:
         self._stack.close()
 
-    def follow(self, page: Path) -> None:
+    def follow(self, page: Path, section: str | None = None) -> None:
         """
         Do what *page* says, and check that it answers what it shows.
+
+        Args:
+            page: The page.
+            section: The heading of a part of it that is to be followed alone, with what isn't run elsewhere.
         """
         steps = {
+            "diff": self._change,
             "python": self._write,
             "shell": self._command,
             "sql": self._query,
@@ -124,7 +142,7 @@ class Reader:
             "output": self._listen,
         }
         for block in blocks(page):
-            if block.is_run and block.language not in SHOWING:
+            if (block.is_run if section is None else block.section == section) and block.language not in SHOWING:
                 assert block.language in steps, f"{block.place}: nobody knows how to follow {block.language!r}"
                 steps[block.language](block)
         self._end_worker()
@@ -136,6 +154,17 @@ class Reader:
         with (self._folder / named[1]).open("a") as file:
             file.write(block.text)
 
+    def _change(self, block: Block) -> None:
+        named = _DIFF_NAME.match(block.text)
+        assert named, f"{block.place}: the first line doesn't name the file, as in '--- alembic.ini'"
+        lines = block.text.splitlines(keepends=True)[1:]
+        old = "".join(line[1:] for line in lines if not line.startswith("+"))
+        new = "".join(line[1:] for line in lines if not line.startswith("-"))
+        path = self._folder / named[1]
+        before = path.read_text()
+        assert before.count(old) == 1, f"{block.place}: {named[1]} has these lines {before.count(old)} times"
+        path.write_text(before.replace(old, new))
+
     def _command(self, block: Block) -> None:
         for line in block.text.splitlines():
             words = shlex.split(line, comments=True)
@@ -144,21 +173,33 @@ class Reader:
                     continue
                 case ["brooq-worker", "run", *arguments] if "--help" not in arguments:
                     self._start_worker(arguments)
+                case _ if {"|", ">", "alembic", "psql"} & set(words):
+                    self._answers(self._shell(line, f"{block.place}: {line}"))
                 case ["brooq-worker", *arguments]:
-                    url = shown(self._database)
-                    answer = brooq_worker(*arguments, cwd=self._folder, command=COMMAND, DATABASE_URL=url)
+                    answer = brooq_worker(
+                        *arguments,
+                        cwd=self._folder,
+                        command=COMMAND,
+                        DATABASE_URL=self._url,
+                        PYTHONPATH=self._python_path,
+                    )
                     assert answer.code == 0, f"{block.place}: {line}: {answer}"
                     self._answers(answer.out)
                 case ["python", *arguments]:
-                    self._answers(self._python(arguments, f"{block.place}: {line}"))
+                    self._answers(self._done([sys.executable, *arguments], f"{block.place}: {line}"))
                 case _:
                     raise AssertionError(f"{block.place}: nobody knows how to follow {line!r}")
 
-    def _python(self, arguments: list[str], place: str) -> str:
+    def _shell(self, line: str, place: str) -> str:
+        path = os.pathsep.join([str(self._programs()), psql_folder(), os.environ["PATH"]])
+        command = ["bash", "-euo", "pipefail", "-c", line]
+        return self._done(command, place, PATH=path, **libpq_variables(self._database))
+
+    def _done(self, command: list[str], place: str, **variables: str) -> str:
         done = subprocess.run(
-            [sys.executable, *arguments],
+            command,
             cwd=self._folder,
-            env=environment({"DATABASE_URL": shown(self._database)}),
+            env=environment({"DATABASE_URL": self._url, "PYTHONPATH": self._python_path, **variables}),
             capture_output=True,
             text=True,
             timeout=60,
@@ -167,9 +208,22 @@ class Reader:
         assert done.returncode == 0, f"{place}: {done.stderr}"
         return done.stdout
 
+    def _programs(self) -> Path:
+        """
+        Return a folder with the programs that a shell is to find: those of this Python, installed or not.
+        """
+        folder = self._folder / ".programs"
+        if not folder.exists():
+            folder.mkdir()
+            for name, module in {"alembic": "alembic", "brooq-worker": "sqlalchemy_brooq"}.items():
+                program = folder / name
+                program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
+                program.chmod(0o755)
+        return folder
+
     def _start_worker(self, arguments: list[str]) -> None:
         self._end_worker()
-        worker = RunningWorker(*arguments, cwd=self._folder, DATABASE_URL=shown(self._database))
+        worker = RunningWorker(*arguments, cwd=self._folder, DATABASE_URL=self._url, PYTHONPATH=self._python_path)
         self._worker = self._stack.enter_context(worker)
         eventually(lambda: " serves " in worker.out or worker.process.poll() is not None, message=worker.err)
         assert worker.process.poll() is None, worker.err

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal
 
@@ -23,6 +24,9 @@ Template = Literal["generic", "async", "pyproject", "pyproject_async"]
 
 OURS: Final = "sqlalchemy_brooq:migrations/versions"
 THEIRS: Final = "%(here)s/alembic/versions"
+#: From 1.18 on. With an older alembic a consumer has to name our filter.
+HAS_PLUGINS: Final = find_spec("alembic.runtime.plugins") is not None
+FILTER: Final = "include_object=__import__('sqlalchemy_brooq').include_object"
 BOTH: Final = "[brooq.metadata, Base.metadata]"
 
 MODELS: Final = """\
@@ -70,6 +74,8 @@ class Project:
         self.change("alembic/env.py", "from alembic import context\n", "import os\n\nfrom alembic import context\n")
         self.change("alembic/env.py", "config = context.config\n", ENVIRONMENT)
         self.target(targets)
+        if not HAS_PLUGINS:
+            self.substitute("alembic/env.py", r"(target_metadata=target_metadata)", f"\\1, {FILTER}")
         self.locate(THEIRS, OURS)
         return self
 
@@ -104,37 +110,37 @@ class Project:
         self.substitute(file, rf"^{name} =.*\n(?:    .*\n)*", "", at_least=0)
         self.substitute(file, r"^(script_location = .*\n)", rf"\g<1>{line}\n")
 
-    def alembic(self, *arguments: str, code: int = 0, **variables: str) -> Answer:
+    def alembic(self, *arguments: str, code: int = 0) -> Answer:
         """
         Run the command, and expect it to end with *code*.
         """
-        answer = self.run("-m", "alembic", *arguments, **variables)
+        answer = self.run("-m", "alembic", *arguments)
         assert answer.code == code, f"alembic {' '.join(arguments)}: {answer}"
         assert "Traceback" not in answer.err, answer.err
         return answer
 
-    def refused(self, *arguments: str, **variables: str) -> str:
+    def refused(self, *arguments: str) -> str:
         """
         Run the command, expect it to fail, and return the one line that says why.
         """
-        answer = self.alembic(*arguments, code=255, **variables)
+        answer = self.alembic(*arguments, code=255)
         lines = [line for line in (answer.out + answer.err).splitlines() if not line.startswith("INFO ")]
         *_, last = lines
         return last
 
-    def brooq_worker(self, *arguments: str, **variables: str) -> Answer:
+    def brooq_worker(self, *arguments: str) -> Answer:
         """
         Run ``brooq-worker`` in the folder, and expect it to succeed.
         """
-        answer = self.run("-m", "sqlalchemy_brooq", *arguments, **variables)
+        answer = self.run("-m", "sqlalchemy_brooq", *arguments)
         assert answer.code == 0, answer
         return answer
 
-    def run(self, *arguments: str, **variables: str) -> Answer:
+    def run(self, *arguments: str) -> Answer:
         """
         Run Python in the folder.
         """
-        given = {"DATABASE_URL": shown(self.database), "PYTHONPATH": ":".join(map(str, self.path)), **variables}
+        given = {"DATABASE_URL": shown(self.database), "PYTHONPATH": ":".join(map(str, self.path))}
         done = subprocess.run(
             [sys.executable, "-W", "error", *arguments],
             cwd=self.folder,
@@ -146,12 +152,12 @@ class Project:
         )
         return Answer(done.returncode, done.stdout, done.stderr)
 
-    def revise(self, message: str, *arguments: str, **variables: str) -> Path:
+    def revise(self, message: str) -> Path:
         """
         Let autogenerate write a revision of the project's, and return its file.
         """
         before = self.revisions
-        self.alembic("revision", "--autogenerate", "-m", message, *arguments, **variables)
+        self.alembic("revision", "--autogenerate", "-m", message)
         (path,) = self.revisions - before
         return path
 

@@ -1,16 +1,20 @@
 """
-Recording what was sent to the server, and what producers told their process.
+Recording what was sent to the server, and what producers told their process and others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Engine, Row, event, text
+import psycopg
+from sqlalchemy import URL, Engine, Row, event, text
 
 from sqlalchemy_brooq.commits import EnqueuedNote, subscribe
+from sqlalchemy_brooq.vocabulary import CHANNEL
+
+Heard = Callable[[], list[str]]
 
 
 @contextmanager
@@ -49,3 +53,24 @@ def jobs(engine: Engine) -> list[Row[Any]]:
     """
     with engine.connect() as connection:
         return list(connection.execute(text("SELECT * FROM job ORDER BY id")))
+
+
+@contextmanager
+def listening(url: URL) -> Iterator[Heard]:
+    """
+    Listen as a worker would; the function returns what has come since it was last called.
+    """
+    conninfo = url.set(drivername="postgresql").render_as_string(hide_password=False)
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute(f"LISTEN {CHANNEL}")
+
+        def heard() -> list[str]:
+            connection.execute(f"NOTIFY {CHANNEL}, 'end of what was sent before'")
+            messages: list[str] = []
+            for notification in connection.notifies(timeout=10):
+                if notification.payload == "end of what was sent before":
+                    break
+                messages.append(notification.payload)
+            return messages
+
+        yield heard

@@ -159,7 +159,7 @@ def test_a_missing_table_is_refused_by_a_downgrade(tmp_path: Path, empty_engine:
     chain.upgrade()
     run_sql(empty_engine, "DROP TABLE job")
 
-    with pytest.raises(CommandError, match="there is no table job in the schema 'public', .*`alembic stamp`"):
+    with pytest.raises(CommandError, match=r"there is no table job in the schema 'public', .*`alembic stamp`"):
         chain.downgrade()
 
 

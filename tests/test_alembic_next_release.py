@@ -11,10 +11,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, NullPool, create_engine, inspect, text
+from sqlalchemy import URL, Engine, NullPool, create_engine, inspect, text
 
+from tests.chains import CUSTOMER, MERGE, Chain
 from tests.commands import RunningWorker, shown
-from tests.projects import BOTH, OURS, THEIRS, MakeProject, Project, Template
+from tests.pages import Reader
+from tests.projects import BOTH, OURS, THEIRS, MakeProject, Project
 from tests.servers import ROOT
 from tests.waiting import eventually
 
@@ -57,13 +59,15 @@ down_revision = None
 
 
 def upgrade():
-    op.create_table("customer", sa.Column("id", sa.Integer, primary_key=True), sa.Column("name", sa.String, nullable=False))
+    op.create_table(
+        "customer", sa.Column("id", sa.Integer, primary_key=True), sa.Column("name", sa.String, nullable=False)
+    )
 
 
 def downgrade():
     op.drop_table("customer")
 '''
-JOBS = '''\
+JOBS = """\
 import os
 
 import sqlalchemy_brooq as brooq
@@ -75,7 +79,7 @@ queue = brooq.Queue(create_engine(os.environ["DATABASE_URL"]), brooq.Config(poll
 @queue.handler("greet")
 def greet(claim: brooq.Claim) -> None:
     pass
-'''
+"""
 
 
 @pytest.fixture(scope="session")
@@ -111,8 +115,8 @@ def install(project: Project, release: Path) -> None:
     project.path = (installed, release)
 
 
-def columns(project: Project) -> set[str]:
-    engine = create_engine(project.database, poolclass=NullPool)
+def columns(url: URL) -> set[str]:
+    engine = create_engine(url, poolclass=NullPool)
     return {column["name"] for column in inspect(engine).get_columns("job")}
 
 
@@ -128,11 +132,11 @@ def refusal_of_a_worker(project: Project) -> str:
         return line
 
 
-def adopted(project: Project, template: Template) -> Project:
+def adopted(project: Project) -> Project:
     """
     Return the project with ours merged into its chain, at its head.
     """
-    project.init(template)
+    project.init()
     project.write("jobs.py", JOBS)
     project.write("alembic/versions/a1_customers.py", FIRST)
     project.alembic("merge", "-m", "adopt sqlalchemy-brooq", "heads")
@@ -143,7 +147,7 @@ def adopted(project: Project, template: Template) -> Project:
 def test_a_merged_chain_goes_on_until_the_next_revision_is_adopted(
     make_project: MakeProject, next_release: Path
 ) -> None:
-    project = adopted(make_project(), "pyproject")
+    project = adopted(make_project())
     install(project, next_release)
 
     # Nothing breaks, and what needs the new schema says so.
@@ -155,12 +159,10 @@ def test_a_merged_chain_goes_on_until_the_next_revision_is_adopted(
         assert "the table job is of revision brooq0001; this version needs brooq0002: " in refused
         assert f"list {NEXT} in version_locations and run `alembic merge heads` and `alembic upgrade head`" in refused
 
-    # One line and a merge adopt it.
-    project.locate(THEIRS, OURS, NEXT)
-    assert "brooq0002" in project.alembic("heads").out
-    project.alembic("merge", "-m", "adopt brooq0002", "heads")
-    project.alembic("upgrade", "head")
-    assert "note" in columns(project)
+    # As the page says, one line and a merge adopt it.
+    with Reader(project.folder, project.database, path=project.path) as reader:
+        reader.follow(ROOT / "docs/how-to/alembic.md", "Adopt a later revision")
+    assert "note" in columns(project.database)
     assert "No new upgrade operations" in project.alembic("check").out
     with worker(project) as running:
         running.announcement()
@@ -173,20 +175,22 @@ def test_a_merged_chain_goes_on_until_the_next_revision_is_adopted(
     install(project, next_release)
     project.alembic("downgrade", "base")
     project.alembic("upgrade", "head")
-    assert "note" in columns(project)
+    assert "note" in columns(project.database)
 
 
-def test_before_the_merge_the_next_revision_can_be_taken_back(make_project: MakeProject, next_release: Path) -> None:
-    project = adopted(make_project(), "generic")
-    install(project, next_release)
-    project.locate(THEIRS, OURS, NEXT)
+def test_before_the_merge_the_next_revision_can_be_taken_back(
+    tmp_path: Path, empty_database_url: URL, next_release: Path
+) -> None:
+    engine = create_engine(empty_database_url, poolclass=NullPool)
+    own = str(next_release / "sqlalchemy_brooq/migrations/versions/0002")
+    chain = Chain(tmp_path / "chain", engine, CUSTOMER, MERGE, locations=(OURS, own))
 
-    project.alembic("upgrade", "heads")
-    assert "note" in columns(project)
-    project.alembic("downgrade", "brooq0002@brooq0001")
+    chain.upgrade("heads")
+    assert "note" in columns(empty_database_url)
+    chain.downgrade("brooq0002@brooq0001")
 
-    assert "note" not in columns(project)
-    assert "brooq0002" not in project.alembic("current").out
+    assert "note" not in columns(empty_database_url)
+    chain.upgrade("merge")
 
 
 def test_migrate_changes_the_table_while_a_worker_of_the_previous_version_runs(
@@ -214,7 +218,7 @@ def test_migrate_changes_the_table_while_a_worker_of_the_previous_version_runs(
         eventually(lambda: done(engine) == 600, message=running.err)
         assert running.end() == 0
 
-    assert "note" not in columns(project)
+    assert "note" not in columns(project.database)
     install(project, ROOT)
     assert project.brooq_worker("migrate").out.startswith("nothing to do: ")
 
@@ -256,17 +260,17 @@ def test_a_linear_history_calls_the_next_revision_when_it_likes(make_project: Ma
 
     install(project, next_release)
     project.alembic("upgrade", "head")
-    assert "note" not in columns(project)
+    assert "note" not in columns(project.database)
     calls = CALL.format(revision="a3", previous="a2", to="brooq0002", since="brooq0001")
     project.write("alembic/versions/a3_notes.py", calls)
     offline = project.alembic("upgrade", "a2:a3", "--sql").out
     project.alembic("upgrade", "head")
-    assert "note" in columns(project)
+    assert "note" in columns(project.database)
     assert "ALTER TABLE job ADD COLUMN note TEXT" in offline
     assert "COMMENT ON TABLE job IS 'sqlalchemy-brooq: brooq0002'" in offline
     project.alembic("downgrade", "a1")
     project.alembic("upgrade", "head")
-    assert "note" in columns(project)
+    assert "note" in columns(project.database)
 
     install(project, ROOT)
     refused = project.refused("downgrade", "a1")

@@ -5,11 +5,9 @@ What a producer's commit tells its own process and others: once a topic, and nev
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Any
 
-import psycopg
 import pytest
 from sqlalchemy import URL, Engine, create_engine, event, text
 from sqlalchemy.orm import Session
@@ -19,32 +17,8 @@ from sqlalchemy_brooq import Job
 from sqlalchemy_brooq.commits import EnqueuedNote, subscribe
 from sqlalchemy_brooq.demo.postgres import LocalPostgres
 from sqlalchemy_brooq.model import metadata
-from sqlalchemy_brooq.vocabulary import CHANNEL
 from tests.consumer import Base, Order, listen
-from tests.recording import jobs, noted, recorded
-
-Heard = Callable[[], list[str]]
-
-
-@contextmanager
-def listening(url: URL) -> Iterator[Heard]:
-    """
-    Listen as a worker would; the function returns what has come since it was last called.
-    """
-    conninfo = url.set(drivername="postgresql").render_as_string(hide_password=False)
-    with psycopg.connect(conninfo, autocommit=True) as connection:
-        connection.execute(f"LISTEN {CHANNEL}")
-
-        def heard() -> list[str]:
-            connection.execute(f"NOTIFY {CHANNEL}, 'end of what was sent before'")
-            messages: list[str] = []
-            for notification in connection.notifies(timeout=10):
-                if notification.payload == "end of what was sent before":
-                    break
-                messages.append(notification.payload)
-            return messages
-
-        yield heard
+from tests.recording import Heard, jobs, listening, noted, recorded
 
 
 @pytest.fixture
@@ -242,24 +216,30 @@ def test_a_session_that_owns_its_connections_transaction_tells_at_its_commit(
         assert told(notes) == [{("t", True): 1}]
 
 
-def test_a_two_phase_transaction_never_notifies(notes: list[EnqueuedNote]) -> None:
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_a_two_phase_transaction_never_notifies(notes: list[EnqueuedNote], driver: str) -> None:
+    many = [Job("t") for _ in range(200)]
     with LocalPostgres(durable=False, settings={"max_prepared_transactions": "4"}) as server:
-        engine = create_engine(server.url())
+        engine = create_engine(server.url().set(drivername=f"postgresql+{driver}"))
         metadata.create_all(engine)
         with listening(server.url()) as heard:
             with Session(engine, twophase=True) as session:
-                brooq.enqueue(session, Job("t"))
-                session.add(Job("t"))
+                brooq.enqueue(session, Job("t", idempotency_key="K"))
+                session.add(Job("t", idempotency_key="K"))
+                brooq.enqueue_many(session, many)
                 session.prepare()
                 session.commit()
+            with Session(engine, twophase=True) as session:
+                brooq.enqueue_many(session, [Job("t")])
+                session.rollback()
             with engine.connect() as connection, connection.begin_twophase() as transaction:
                 brooq.enqueue(connection, Job("t"))
                 transaction.prepare()
                 transaction.commit()
             assert heard() == []
-        assert len(jobs(engine)) == 3
+        assert len(jobs(engine)) == 202
         engine.dispose()
-    assert told(notes) == [{("t", True): 2}, {("t", True): 1}]
+    assert told(notes) == [{("t", True): 201, ("t", False): 1}, {("t", True): 1}]
 
 
 # -- subscribers

@@ -39,11 +39,17 @@ def asks_for_something(page: Path) -> bool:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if asks_for_something(page)], ids=name)
-def test_a_page_works_as_it_is_written(request: pytest.FixtureRequest, tmp_path: Path, page: Path) -> None:
-    database = "empty_database_url" if "\nbrooq-worker migrate\n" in page.read_text() else "database_url"
+def test_a_page_works_as_it_is_written(
+    request: pytest.FixtureRequest, tmp_path: Path, installed: Path, page: Path
+) -> None:
+    database = "empty_database_url" if makes_the_table(page) else "database_url"
 
-    with Reader(tmp_path, request.getfixturevalue(database)) as reader:
+    with Reader(tmp_path, request.getfixturevalue(database), path=(installed, ROOT)) as reader:
         reader.follow(page)
+
+
+def makes_the_table(page: Path) -> bool:
+    return any(f"\n{command}" in page.read_text() for command in ("brooq-worker migrate\n", "alembic upgrade "))
 
 
 @pytest.mark.parametrize(

@@ -403,7 +403,10 @@ def jobs_in_use(engine: Engine) -> Iterator[Connection]:
         yield connection
 
 
-def test_a_table_in_use_is_given_up_after_a_while_and_its_users_are_named(empty_engine: Engine) -> None:
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_a_table_in_use_is_given_up_after_a_while_and_its_users_are_named(empty_database_url: URL, driver: str) -> None:
+    url = empty_database_url.set(drivername=f"postgresql+{driver}")
+    empty_engine = create_engine(url, poolclass=NullPool)
     migrate(empty_engine)
     fill(empty_engine, 3)
     before = contents(empty_engine)

@@ -54,10 +54,11 @@ from tests.protocol.workers import (
     Bare,
     Pilot,
 )
+from tests.queues import on
 
 EXAMPLES: Final = os.environ.get("BROOQ_MODEL_EXAMPLES")
 SETTINGS: Final = settings(
-    max_examples=int(EXAMPLES or 100),
+    max_examples=int(EXAMPLES or 150),
     stateful_step_count=50,
     derandomize=not EXAMPLES,
     database=None,
@@ -112,8 +113,9 @@ def verdict(act: Act, claim: Claim) -> tuple[Event, bool]:
 WORKER = st.sampled_from([0, 1])
 PICK = st.integers(0, 9)
 PICKS = st.lists(PICK, max_size=4)
-LEASES = st.one_of(PICKS, st.just(range(50)))
-"""Some of the leases, or all."""
+ALL: Final = range(1_000)
+LEASES = st.one_of(PICKS, st.just(ALL))
+"""Those that run out."""
 COMMIT = st.sampled_from([True, True, True, False])
 FAULT = st.sampled_from([None, *Fault])
 SPEC = st.tuples(
@@ -291,9 +293,14 @@ class Protocol(Witness):
         moves = self.expect(ends=ends if fault is Fault.AFTER else {}, claimer=claimer)
         assert fault is Fault.AFTER or not moves[Kind.CLAIM]
 
-    @rule(worker=WORKER, choices=st.lists(st.tuples(st.booleans(), PICK, st.none()), min_size=1, max_size=4))
+    @rule(
+        worker=WORKER,
+        choices=st.lists(st.tuples(st.booleans(), PICK, st.none()), min_size=1, max_size=4),
+        leases=LEASES,
+    )
     @precondition(lambda self: self.claims)
-    def renew(self, worker: int, choices: list[tuple[bool, int, None]]) -> None:
+    def renew(self, worker: int, choices: list[tuple[bool, int, None]], leases: Iterable[int]) -> None:
+        self.run_out(leases)
         bare, scene = self.bares[worker], self.scene
         claims = [claim for claim, _ in self.chosen(bare, choices)]
         held = [scene.lives(claim, bare.name) and scene.rows[claim.id].locked_until >= scene.now for claim in claims]
@@ -387,16 +394,19 @@ class Protocol(Witness):
         if settles:
             self.pump(worker, hint=False)
 
-    @rule(worker=WORKER, acts=ACTS, hint=st.booleans(), fault=FAULT, after=st.sampled_from([0, 0, 1]))
-    def work_in_trouble(self, worker: int, acts: list[Acting], hint: bool, fault: Fault | None, after: int) -> None:
+    @rule(worker=WORKER, acts=ACTS, leases=LEASES, fault=FAULT, after=st.sampled_from([0, 0, 1]))
+    def work_in_trouble(
+        self, worker: int, acts: list[Acting], leases: Iterable[int], fault: Fault | None, after: int
+    ) -> None:
         """
-        Let some handlers end, and lose the answer to the pump's next statement, or to the one after it.
+        Let handlers end that may have lost their leases, and the pump lose the answer to its next statement or so.
         """
         if not self.pilots[worker].executor.running():
             self.pump(worker, hint=True)
+        self.reap(None, guarded=False, batch=3, leases=leases)
         for act in acts:
             self.handle(worker, *act)
-        self.pump(worker, hint=hint, fault=fault, after=after)
+        self.pump(worker, hint=True, fault=fault, after=after)
 
     def pump(self, worker: int, *, hint: bool, fault: Fault | None = None, after: int = 0) -> None:
         """
@@ -499,8 +509,12 @@ class Protocol(Witness):
             pilot.dropped.add(attempt.key)
         self.check_ledger(pilot)
 
-    @rule(worker=WORKER, fault=st.sampled_from([None, None, Fault.BEFORE, Fault.AFTER]))
-    def beat(self, worker: int, fault: Fault | None) -> None:
+    @rule(worker=WORKER, leases=LEASES, fault=st.sampled_from([None, None, Fault.BEFORE, Fault.AFTER]))
+    def beat(self, worker: int, leases: Iterable[int], fault: Fault | None) -> None:
+        """
+        Let the heartbeat of a whole worker make a round, after some leases have run out.
+        """
+        self.run_out(leases)
         pilot, scene = self.pilots[worker], self.scene
         known = pilot.known()
         due, lost = set(), set()
@@ -522,14 +536,18 @@ class Protocol(Witness):
         assert all(known[key].claim.interrupted for key in forgotten)
         self.check_ledger(pilot)
 
-    @rule(worker=WORKER, end=st.sampled_from(End), fault=st.sampled_from([None, Fault.BEFORE, Fault.AFTER]))
-    def leave(self, worker: int, end: End, fault: Fault | None) -> None:
+    @rule(worker=WORKER, end=st.sampled_from(End), acts=ACTS, fault=FAULT)
+    def leave(self, worker: int, end: End, acts: list[Acting], fault: Fault | None) -> None:
         """
-        End a worker that is at work, and start another one in its place.
+        End a worker in the middle of its work, and start another one in its place.
         """
         self.pump(worker, hint=True)
+        for act in acts[1:]:
+            self.handle(worker, *act)
         self.pump(worker, hint=True, fault=fault)
-        if end is not End.KILLED and not self.stage.open:
+        if end is not End.KILLED:
+            while self.stage.open:  # what somebody else has locked could not be settled
+                self.end_transaction(0, commit=True)
             self.stop(worker, obeyed=end is End.STOPPED)
         self.replace(worker)
 
@@ -619,7 +637,7 @@ class Protocol(Witness):
             if pilot.lost_at and self.stage.clock() < pilot.lost_at + SEARCH:
                 self.check_orphans(pilot)
             self.stop(worker, obeyed=True)
-        self.time_passes(range(50), range(50), a_while=True)
+        self.time_passes(ALL, ALL, a_while=True)
         self.reap(None, guarded=True, batch=1_000, leases=[])
         while ready := len(self.ready(TOPICS)):
             self.exchange(0, ready, [], None)

@@ -323,6 +323,24 @@ def test_inside_a_running_loop_async_handlers_run_in_it(engine: Engine, make_que
     assert our_threads() == set()
 
 
+def test_a_loop_that_ends_under_its_queue_gives_the_jobs_back_and_is_not_healthy(
+    engine: Engine, make_queue: MakeQueue
+) -> None:
+    queue = make_queue(engine)
+
+    @queue.handler("t")
+    async def handle(claim: brooq.Claim) -> None: ...
+
+    asyncio.run(queue.astart())  # and nobody awaits astop()
+    add(engine, *(brooq.Job("t") for _ in range(3)))
+
+    eventually(lambda: (h := queue.health()) is not None and not h.healthy and h.leases == 0)
+    assert states(engine) == {"pending": 3}
+    with engine.connect() as connection:
+        assert connection.scalar(text("SELECT max(attempts) FROM job")) == 0
+    queue.stop()
+
+
 def test_an_async_engine_runs_plain_and_async_handlers(
     engine: Engine, async_engine_url: URL, make_queue: MakeQueue
 ) -> None:

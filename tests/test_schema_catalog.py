@@ -5,10 +5,11 @@ What the database's catalog says: the model and the revisions build the same tab
 from __future__ import annotations
 
 import importlib.util
+import tomllib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import ModuleType
-from typing import Any
 from uuid import RFC_4122, UUID
 
 import pytest
@@ -19,11 +20,14 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, Engine, MetaData, NullPool, create_engine, text
 from sqlalchemy.exc import IntegrityError
 
+import sqlalchemy_brooq
 from sqlalchemy_brooq import SchemaMismatch, metadata, schema
 from sqlalchemy_brooq.migrations import migrate, migration_sql
+from sqlalchemy_brooq.migrations.chain import chain_config
 from sqlalchemy_brooq.model import REVISION, VERSION_MARK
-from sqlalchemy_brooq.schema import REVISIONS, Verdict, check_schema, schema_state
+from sqlalchemy_brooq.schema import REVISIONS, Verdict, check_schema, location, schema_state
 from tests.catalogs import catalog, models_catalog
+from tests.servers import ROOT
 
 CONVENTION = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -50,21 +54,13 @@ def connection(migrated_engine: Engine) -> Iterator[Connection]:
 
 
 def revision_module() -> ModuleType:
-    script = ScriptDirectory.from_config(alembic_config()).get_revision(REVISION)
+    script = ScriptDirectory.from_config(chain_config()).get_revision(REVISION)
     spec = importlib.util.spec_from_file_location("the_revision", script.path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def alembic_config() -> Any:
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", "sqlalchemy_brooq:migrations")
-    return config
 
 
 def test_a_migrated_database_has_the_models_catalog(empty_engine: Engine) -> None:
@@ -121,11 +117,21 @@ def test_the_server_prints_every_default_as_the_model_writes_it(connection: Conn
 
 
 def test_the_shipped_revisions_are_those_that_the_version_check_knows() -> None:
-    shipped = [script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()]
+    shipped = [script.revision for script in ScriptDirectory.from_config(chain_config()).walk_revisions()]
 
     assert tuple(reversed(shipped)) == REVISIONS
     assert REVISIONS[-1] == REVISION
     assert metadata.tables["job"].comment == VERSION_MARK + REVISION
+
+
+def test_each_revision_lies_where_consumers_are_told_to_look_for_it() -> None:
+    package = Path(sqlalchemy_brooq.__file__).parent
+    checkout = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["alembic"]["version_locations"]
+
+    assert checkout == [location(revision) for revision in REVISIONS]
+    for script in ScriptDirectory.from_config(chain_config()).walk_revisions():
+        folder = location(script.revision).removeprefix("sqlalchemy_brooq:")
+        assert Path(script.path).parent == package / folder
 
 
 def test_plain_sql_needs_only_a_topic_and_a_payload(connection: Connection) -> None:

@@ -188,6 +188,54 @@ def test_whatever_a_handler_raises_is_a_failure_and_the_worker_lives_on(
     assert health.leases == 0
 
 
+class Leaving(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+class Stuck(Exception):
+    def __str__(self) -> str:
+        threading.Event().wait(3)
+        return "at last"
+
+
+def endless() -> BaseException:
+    error: BaseException = ValueError("first")
+    for _ in range(5000):
+        later = ValueError("later")
+        later.__cause__ = error
+        error = later
+    return error
+
+
+@both
+@pytest.mark.parametrize("error", [Leaving(), endless()], ids=["a text that exits", "a chain without end"])
+def test_an_error_that_can_not_be_read_is_recorded_all_the_same(
+    engine: Engine, make_queue: MakeQueue, kind: str, error: BaseException
+) -> None:
+    found = run_one(engine, make_queue, kind, raising(error), max_attempts=1)
+
+    assert found["state"] == "dead"
+    assert found["last_error"].startswith((f"{type(error).__name__}: (its __str__ raised SystemExit)", "ValueError"))
+
+
+def test_an_error_whose_text_takes_forever_is_ended_by_the_ceiling(engine: Engine, make_queue: MakeQueue) -> None:
+    limits = {"attempt_timeout": "100ms", "max_execution_timeout": "300ms"}
+
+    found = run_one(engine, make_queue, "plain", raising(Stuck()), max_attempts=1, **limits)
+
+    assert (found["state"], found["last_error"].partition(":")[0]) == ("dead", "MaxExecutionExceeded")
+
+
+def test_a_result_that_is_huge_is_left_out_and_holds_nobody_up(
+    engine: Engine, make_queue: MakeQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = run_one(engine, make_queue, "plain", lambda claim: "x" * 2**24, options={"keep_result": True})
+
+    assert (found["state"], found["result"]) == ("done", None)
+    assert "at most 8388608 are kept" in caplog.text
+
+
 def test_a_database_error_shows_the_servers_message_and_no_values(
     engine: Engine, make_queue: MakeQueue, caplog: pytest.LogCaptureFixture
 ) -> None:

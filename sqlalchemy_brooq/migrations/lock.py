@@ -77,7 +77,9 @@ class Patience:
             try:
                 return attempt()
             except DBAPIError as error:
-                if getattr(error.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+                # psycopg2 calls it by another name than everybody else.
+                code = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+                if code != _LOCK_NOT_AVAILABLE:
                     raise
                 if not self.left:
                     raise MigrationBlocked(_in_use(connection, self.total)) from error

@@ -7,7 +7,7 @@ any number of them is one statement text.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from sqlalchemy import (
     DateTime,
     Executable,
     Interval,
+    Select,
     SmallInteger,
     Text,
     Uuid,
@@ -24,6 +25,7 @@ from sqlalchemy import (
     column,
     delete,
     func,
+    literal_column,
     select,
     true,
     update,
@@ -49,19 +51,30 @@ GIVEN: Final[dict[str, Any]] = {
     "idempotency_key": Text(),
     "meta": Text(),
 }
+_UTC: Final[ColumnElement[str]] = literal_column("'UTC'")
 COPIED: Final = ("id", "topic", "priority", "payload", "meta")
 """The columns of `CopyJobs`, in order; the others have their defaults."""
 
 
 def _given(names: Collection[str]) -> TableValuedAlias:
     """
-    Return rows made of the array parameters *names*.
+    Return rows made of the array parameters *names*; the column ``n`` counts them.
 
     The casts are for drivers that write parameters into the text: there an array of NULLs has no type.
     """
     arrays = [cast(bind(name, type_=ARRAY(GIVEN[name])), ARRAY(GIVEN[name])) for name in names]
     typed: list[Any] = [column(name, GIVEN[name]) for name in names]
-    return func.unnest(*arrays).table_valued(*typed, name="given").render_derived()
+    return func.unnest(*arrays).table_valued(*typed, with_ordinality="n", name="given").render_derived()
+
+
+def _payloads() -> TableValuedAlias:
+    """
+    Return rows made of the parameter ``payloads``, a JSON array; the column ``n`` counts them.
+
+    As an array of texts, each quotation mark would be escaped by the driver, one by one.
+    """
+    documents = func.jsonb_array_elements(cast(bind("payloads", type_=Text), JSONB))
+    return documents.table_valued(column("payload", JSONB), with_ordinality="n", name="document").render_derived()
 
 
 @cache
@@ -72,7 +85,8 @@ def insert_job(*extra: str, moments: bool = False) -> Executable:
     Parameters: `GIVEN`, and the values of *extra*.
     """
     given = {name: cast(bind(name, type_=kind), kind) for name, kind in GIVEN.items()}
-    return _insert(given, extra, moments=moments)
+    written = _written({**given, "payload": cast(given["payload"], JSONB)}, extra)
+    return _insert(written, select(*written.values()), moments=moments)
 
 
 @cache
@@ -81,32 +95,39 @@ def insert_jobs(*, moments: bool = False) -> Executable:
     Insert the jobs whose id and key are free, and answer with the ids of those, in no promised order.
 
     A job that somebody else is about to insert is waited for. With no target of its own, ``ON CONFLICT`` answers to
-    the key's index and to the primary key: one object given twice is no error. Parameters: the arrays of `GIVEN`.
+    the key's index and to the primary key: one object given twice is no error. They go in the order in which they are
+    given. Parameters: the arrays of `GIVEN`, and instead of ``payload`` the text ``payloads``, a JSON array.
 
     Args:
         moments: Whether the answer has ``available_at`` and ``created_at`` as well.
     """
-    return _insert(dict(_given(GIVEN).c), (), moments=moments)
+    given, documents = _given([name for name in GIVEN if name != "payload"]), _payloads()
+    written = _written({**given.c, "payload": documents.c.payload})
+    rows = select(*written.values()).where(given.c.n == documents.c.n).order_by(given.c.n)
+    return _insert(written, rows, moments=moments)
 
 
-def _insert(given: Mapping[str, ColumnElement[Any]], extra: Collection[str], *, moments: bool) -> Executable:
+def _written(given: Mapping[str, ColumnElement[Any]], extra: Collection[str] = ()) -> dict[str, ColumnElement[Any]]:
     """
-    Return the one way in which a job is written.
+    Return what a job's columns get, of what was *given*; the others have their defaults.
     """
-    now = func.now()
-    written = {
-        **{name: given[name] for name in ("id", "topic", "priority", "idempotency_key")},
-        "payload": cast(given["payload"], JSONB),
+    # Without a zone, since in one that has summer time a day may have 23 hours.
+    later = func.timezone(_UTC, func.timezone(_UTC, func.now()) + given["delay"])
+    return {
+        **{name: given[name] for name in ("id", "topic", "priority", "payload", "idempotency_key")},
         "meta": cast(given["meta"], JSONB),
-        "available_at": func.coalesce(given["available_at"], now + given["delay"], now),
+        "available_at": func.coalesce(given["available_at"], later, func.now()),
         **{name: bind(name, type_=JOB.c[name].type) for name in extra},
     }
+
+
+def _insert(columns: Iterable[str], rows: Select[Any], *, moments: bool) -> Executable:
+    """
+    Insert *rows* unless they are there.
+    """
     answer = (JOB.c.id, JOB.c.available_at, JOB.c.created_at) if moments else (JOB.c.id,)
     return (
-        insert(JOB)
-        .from_select(list(written), select(*written.values()), include_defaults=False)
-        .on_conflict_do_nothing()
-        .returning(*answer)
+        insert(JOB).from_select(list(columns), rows, include_defaults=False).on_conflict_do_nothing().returning(*answer)
     )
 
 
@@ -129,7 +150,7 @@ def _compile_copy_jobs(_element: CopyJobs, compiler: SQLCompiler, **_options: An
 @cache
 def delete_unclaimed() -> Executable:
     """
-    Delete jobs that no worker has claimed yet. Parameter: the array ``ids``.
+    Delete jobs that no worker has claimed yet. Parameter: the array ``id``.
     """
     given = _given(("id",))
     return delete(JOB).where(JOB.c.id.in_(select(given.c.id)), JOB.c.claimed_at.is_(None))

@@ -24,13 +24,13 @@ from sqlalchemy.orm.attributes import instance_state
 
 from sqlalchemy_brooq import policy, producer
 from sqlalchemy_brooq.claim import Claim, callbacks, chained
-from sqlalchemy_brooq.errors import BrooqError, LifecycleError
+from sqlalchemy_brooq.errors import BrooqError, LifecycleError, TransactionMisused
 from sqlalchemy_brooq.model import Job
 from sqlalchemy_brooq.statements.waiting import holder_waits_for_us, limit_lock_waits
 from sqlalchemy_brooq.vocabulary import Event, Outcome
 from sqlalchemy_brooq.worker.aioloop import in_thread
 from sqlalchemy_brooq.worker.attempt import Attempt, InFlight, Stage
-from sqlalchemy_brooq.worker.journal import Journal, fields, log
+from sqlalchemy_brooq.worker.journal import Journal, fields, log, safe_traceback
 from sqlalchemy_brooq.worker.lending import Loan
 from sqlalchemy_brooq.worker.port import Settlement
 from sqlalchemy_brooq.worker.store import FATES, SETTLE, claim_columns, settlement_columns
@@ -43,6 +43,11 @@ TRY_AGAIN: Final = frozenset({"55P03", "40P01"})
 """What PostgreSQL answers when such a wait took too long, or was a deadlock."""
 DATA_EXCEPTION: Final = "22"
 """The class of its answers to a value that a type can't hold."""
+
+TOUCHED: Final = (
+    "the job's own row was changed in the transaction that settles it, which was rolled back: raise brooq.CancelJob to"
+    " call the job off"
+)
 
 ResultText = Callable[[Attempt, Any], str | None]
 T = TypeVar("T")
@@ -212,8 +217,13 @@ class Effects:
             if not sealing.written:
                 self._failed(attempt, error)
                 return
-        if sealing.outcome is not None:
-            self._over(attempt, sealing.outcome, written=sealing.written)
+        if sealing.written and sealing.outcome is not None:
+            self._in_flight.remove([attempt])
+            self._journal.settled(attempt.claim, sealing.outcome)
+        elif sealing.outcome is not None:
+            # Lost, as a rule; then the fence refuses this too. But the handler itself may have changed the row, in
+            # the transaction that is now rolled back: then the job is still ours, and nobody else would record it.
+            self._fail(attempt, TransactionMisused(TOUCHED))
 
     def _prepare(self, attempt: Attempt, loan: Loan) -> None:
         """
@@ -263,19 +273,15 @@ class Effects:
             log.error(text, claim.topic, claim.id, policy.error_text(error), extra=fields(claim))
             return self._write(claim, connection, replace(outcome, result=None))
 
-    def _over(self, attempt: Attempt, outcome: Outcome, *, written: bool) -> None:
-        self._in_flight.remove([attempt])
-        if written:
-            self._journal.settled(attempt.claim, outcome)
-        else:
-            self._journal.lost(attempt.claim)
-
     def _failed(self, attempt: Attempt, error: BaseException) -> None:
         """
         Record that the settling transaction failed. If it committed all the same, the fence refuses this.
         """
+        self._journal.raised(attempt.claim, safe_traceback(error))
+        self._fail(attempt, error)
+
+    def _fail(self, attempt: Attempt, error: BaseException) -> None:
         claim = attempt.claim
-        self._journal.raised(claim, error)
         attempt.outcome = policy.failure(claim.attempt, claim.requeues, attempt.handler.options, error)
         self._settle(attempt)
 

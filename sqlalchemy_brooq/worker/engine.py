@@ -346,5 +346,5 @@ class Worker:
         """
         loops = tuple(loop.health() for loop in self._loops.values())
         hung = sum(attempt.hung for attempt in self._executor.running())
-        healthy = all(loop.healthy for loop in loops) and hung < self._config.workers
+        healthy = all(loop.healthy for loop in loops) and hung < self._config.workers and not self._executor.broken
         return Health(healthy, self.name, len(self._in_flight), self._config.workers, hung, loops)

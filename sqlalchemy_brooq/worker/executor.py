@@ -26,7 +26,7 @@ from sqlalchemy_brooq.vocabulary import Event, Outcome
 from sqlalchemy_brooq.worker.aioloop import HandlerLoop
 from sqlalchemy_brooq.worker.attempt import Attempt, InFlight, Stage
 from sqlalchemy_brooq.worker.effects import Effects
-from sqlalchemy_brooq.worker.journal import Journal
+from sqlalchemy_brooq.worker.journal import Journal, log, safe_traceback
 from sqlalchemy_brooq.worker.results import Results
 from sqlalchemy_brooq.worker.threads import Threads
 
@@ -92,6 +92,8 @@ class Executor:
         self._waiting: deque[Attempt] = deque()
         self._running: dict[int, Attempt] = {}
         self._hurried = False
+        self.broken = False
+        """Whether the loop that ``async def`` handlers ran in is gone."""
 
     def start(self) -> None:
         """
@@ -103,6 +105,8 @@ class Executor:
         """
         Return how many more jobs can be taken.
         """
+        if self.broken:
+            return 0
         return self._capacity - len(self._running) - len(self._waiting)
 
     def running(self) -> list[Attempt]:
@@ -179,17 +183,34 @@ class Executor:
         for attempt in attempts:
             self._journal.began(attempt.claim)
             if attempt.handler.is_async:
-                tasks.append((self._context.copy(), partial(self._run_async, attempt)))
+                tasks.append((attempt, (self._context.copy(), partial(self._run_async, attempt))))
             else:
                 self._threads.submit(partial(self._run_plain, attempt))
         if tasks:
-            self._loop.submit(tasks)
+            try:
+                self._loop.submit([start for _, start in tasks])
+            except RuntimeError as error:
+                self._loop_is_gone([attempt for attempt, _ in tasks], error)
+
+    def _loop_is_gone(self, attempts: Sequence[Attempt], error: RuntimeError) -> None:
+        """
+        Give back what was to run in a loop that ended under us, and take no more: only a restart mends that.
+        """
+        if not self.broken:
+            log.error("the event loop that the handlers ran in is gone (%s): nothing more is claimed", error)
+        self.broken = True
+        for attempt in attempts:
+            if attempt.conclude():
+                attempt.outcome = Outcome(Event.REQUEUED, refund=True)
+                self._settle(attempt)
+            self._release(attempt)
 
     def _release(self, attempt: Attempt) -> None:
         """
         Free the slot of *attempt*, and fill it.
         """
         self._journal.attempted(attempt.claim, time.monotonic() - attempt.started_at)
+        self._make_sure_of(attempt)
         with self._change:
             self._running.pop(id(attempt), None)
             ready = self._admit()
@@ -198,6 +219,17 @@ class Executor:
         self._begin(ready)
         if attempt.stage is Stage.OVER:  # no outcome of it will wake the pump
             self._freed()
+
+    def _make_sure_of(self, attempt: Attempt) -> None:
+        """
+        Record a failure where a handler has ended and nothing was decided: its lease would be renewed for good.
+        """
+        if attempt.stage is Stage.OVER or attempt.outcome is not None:
+            return
+        attempt.conclude()
+        claim, error = attempt.claim, RuntimeError("the engine failed on how the handler ended; its log says more")
+        attempt.outcome = policy.failure(claim.attempt, claim.requeues, attempt.handler.options, error)
+        self._settle(attempt)
 
     # -- plain handlers, on threads
 
@@ -290,17 +322,19 @@ class Executor:
             self._settle(attempt)
 
     def _failed(self, attempt: Attempt, error: BaseException) -> None:
-        claim = attempt.claim
+        claim, options = attempt.claim, attempt.handler.options
+        # All that reads the error comes first: its __str__ is the handler's code, and may do anything, or never end.
+        # Until the attempt is concluded, the watchdog can still end it.
+        outcome = policy.decide(claim.attempt, claim.requeues, options, error, claim.cause)
+        expected = find_in(error, Signal) or (claim.cause and policy.ended_by_interruption(error))
+        trace = None if expected else safe_traceback(error)
         if not attempt.conclude():
-            if not (attempt.given_up or policy.ended_by_interruption(error)):
-                self._journal.raised(claim, error)  # the surroundings, after the outcome was written
             return
-        outcome = policy.decide(claim.attempt, claim.requeues, attempt.handler.options, error, claim.cause)
-        if not (find_in(error, Signal) or (claim.cause and policy.ended_by_interruption(error))):
-            self._journal.raised(claim, error)
+        if trace is not None:
+            self._journal.raised(claim, trace)
         later = find_in(error, RetryLater)
-        if later is not None and later.delay > attempt.handler.options.backoff_max:
-            self._journal.cut(claim, later.delay, attempt.handler.options.backoff_max)
+        if later is not None and later.delay > options.backoff_max:
+            self._journal.cut(claim, later.delay, options.backoff_max)
         if outcome is None:
             self._in_flight.remove([attempt])
             self._journal.lost(claim)

@@ -21,6 +21,9 @@ from sqlalchemy_brooq.worker.port import Reaped
 
 log = logging.getLogger("sqlalchemy_brooq.worker")
 
+PARAGRAPHS: Final = 50
+"""The most exceptions of one failure that are shown; a chain may be of any length."""
+
 LEVELS: Final = {
     Event.CLAIMED: logging.DEBUG,
     Event.DONE: logging.INFO,
@@ -81,11 +84,10 @@ class Journal:
         self._meter.settled(claim.topic, Label.LOST)
         log.warning("lease lost: %s %s attempt %d", claim.topic, claim.id, claim.attempt, extra=fields(claim))
 
-    def raised(self, claim: Claim, error: BaseException) -> None:
+    def raised(self, claim: Claim, trace: str) -> None:
         """
-        Note that a handler raised what nobody asked it to.
+        Note that a handler raised what nobody asked it to; *trace* is from `safe_traceback`.
         """
-        trace = safe_traceback(error)
         log.error("%s %s attempt %d raised\n%s", claim.topic, claim.id, claim.attempt, trace, extra=fields(claim))
 
     def cut(self, claim: Claim, asked: timedelta, limit: timedelta) -> None:
@@ -176,13 +178,16 @@ def safe_traceback(error: BaseException) -> str:
 
 
 def _paragraphs(error: BaseException, seen: set[int]) -> Iterator[str]:
-    seen.add(id(error))
-    earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    if earlier is not None and id(earlier) not in seen:
-        yield from _paragraphs(earlier, seen)
-        yield "... which led to:"
-    yield "".join(traceback.format_tb(error.__traceback__)) + error_text(error)
-    if isinstance(error, BaseExceptionGroup):
-        for member in error.exceptions:
-            if id(member) not in seen:
+    chain: list[BaseException] = []
+    earlier: BaseException | None = error
+    while earlier is not None and id(earlier) not in seen and len(seen) < PARAGRAPHS:
+        seen.add(id(earlier))
+        chain.append(earlier)
+        earlier = earlier.__cause__ or (None if earlier.__suppress_context__ else earlier.__context__)
+    for place, one in enumerate(reversed(chain)):
+        if place:
+            yield "... which led to:"
+        yield "".join(traceback.format_tb(one.__traceback__)) + error_text(one)
+        if isinstance(one, BaseExceptionGroup):
+            for member in one.exceptions:
                 yield from _paragraphs(member, seen)

@@ -25,6 +25,8 @@ from sqlalchemy_brooq.worker.turns import Turns
 
 BATCH: Final = 500
 """Jobs a statement, each way."""
+BATCH_SIZE: Final = 2**23
+"""Characters of results after which a batch is closed."""
 WORTHWHILE: Final = 4
 """While work is there, ask once a quarter of the slots is free: whole batches are cheaper."""
 SOON: Final = 0.005
@@ -73,8 +75,10 @@ class Outbox:
             self._later = [(moment, attempt) for moment, attempt in self._later if moment > now]
             self._attempts.extendleft(reversed(due))
         batch: list[Attempt] = []
-        while self._attempts and len(batch) < BATCH:
+        size = 0
+        while self._attempts and len(batch) < BATCH and size < BATCH_SIZE:
             batch.append(self._attempts.popleft())
+            size += len(outcome_of(batch[-1]).result or "")
         return batch
 
     def pause(self, now: float) -> float | None:

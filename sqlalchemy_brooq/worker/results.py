@@ -5,13 +5,17 @@ What a handler returned, as JSON text for its row, where it opted in.
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy_brooq import payload as payloads
 from sqlalchemy_brooq import policy
+from sqlalchemy_brooq.errors import PayloadError
 from sqlalchemy_brooq.payload import Serializer
 from sqlalchemy_brooq.worker.attempt import Attempt
 from sqlalchemy_brooq.worker.journal import fields, log
+
+MAX_RESULT: Final = 2**23
+"""Characters of JSON. Outcomes are written together: a huge one would hold up the others."""
 
 
 class Results:
@@ -38,9 +42,15 @@ class Results:
         if not attempt.handler.options.keep_result:
             return None
         try:
-            return payloads.encoded(result, self._serializer)
+            return _of_a_size(payloads.encoded(result, self._serializer))
         except Exception as error:  # noqa: BLE001 - the value is the handler's, and may do anything when it is read
-            text = "the result of %s %s can't be stored; the job is done without it: %s"
+            said = "the result of %s %s can't be stored; the job is done without it: %s"
             claim = attempt.claim
-            log.error(text, claim.topic, claim.id, policy.error_text(error), extra=fields(claim))
+            log.error(said, claim.topic, claim.id, policy.error_text(error), extra=fields(claim))
             return None
+
+
+def _of_a_size(text: str) -> str:
+    if len(text) > MAX_RESULT:
+        raise PayloadError(f"it has {len(text)} characters of JSON; at most {MAX_RESULT} are kept")
+    return text

@@ -44,6 +44,7 @@ class Wire(PrivateConnection):
     def __init__(self, engine: Engine, stock: list[Wire]) -> None:
         super().__init__(engine)
         self._stock = stock
+        self._used_for_rows = False
         self._plan: deque[Fault | None] = deque()
         self.late: Connection | None = None
         """The transaction of the statement whose answer was lost last, if it is still open."""
@@ -62,6 +63,7 @@ class Wire(PrivateConnection):
             self._plan.clear()
 
     def rows(self, statement: Executable, parameters: Mapping[str, Any], *, limit: float) -> Rows:
+        self._used_for_rows = True
         fault = self._plan.popleft() if self._plan else None
         if fault is None:
             return super().rows(statement, parameters, limit=limit)
@@ -79,6 +81,14 @@ class Wire(PrivateConnection):
             transaction.commit() if fault is Fault.AFTER else transaction.rollback()
             connection.close()
         raise AnswerLost
+
+    @contextmanager
+    def transaction(self, *, limit: float) -> Iterator[Connection]:
+        if self._used_for_rows:  # by the worker that had it before: a worker's own connection serves one kind of use
+            self.drop()
+            self._used_for_rows = False
+        with super().transaction(limit=limit) as connection:
+            yield connection
 
     def close(self) -> None:
         """

@@ -164,7 +164,7 @@ class Pilot:
         """
         The pump's and the heartbeat's connection.
         """
-        pump, heartbeat = self.worker._connections
+        pump, heartbeat, *_ = self.worker._connections
         assert isinstance(pump, Wire)
         assert isinstance(heartbeat, Wire)
         return pump, heartbeat
@@ -244,8 +244,8 @@ class Pilot:
             self.pump()
 
     def close(self) -> None:
-        for wire in self.wires:
-            wire.close()
+        for connection in self.worker._connections:
+            connection.close()
 
     def _handler(self, topic: str) -> Handler:
         options = brooq.HandlerOptions(max_requeues=GUARD.get(topic), transactional=topic == TRANSACTIONAL)
