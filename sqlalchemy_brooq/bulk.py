@@ -7,7 +7,7 @@ The objects stay transient; what was added to the session is written as the sess
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 from uuid import UUID
 
@@ -44,13 +44,10 @@ def write(target: Target, jobs: Iterable[Job]) -> tuple[list[Enqueued], Tally]:
     theirs: set[UUID] = set()
     try:
         for part in _slices(target, jobs):
-            results += part.write(tally)
-            theirs.update(job.id for job in part.added)
+            results += part.write(tally, theirs)
             part.forget()
     except Exception:
-        if ours := [one.id for one in results if one.created and one.id not in theirs]:
-            with contextlib.suppress(DBAPIError, PendingRollbackError):  # what failed in the database is rolled back anyway
-                intake.take_back(connection_of(target) if isinstance(target, Session) else target, ours)
+        _take_back(target, [one.id for one in results if one.created and one.id not in theirs])
         raise
     return results, tally
 
@@ -68,6 +65,15 @@ def check(door: str, job: Job) -> None:
     """
     if not isinstance(job, Job):
         raise TypeError(f"{door}() takes Job objects, not {type(job).__name__}")
+
+
+def _take_back(target: Target, ids: Sequence[UUID]) -> None:
+    """
+    Delete what was written. Where the transaction has failed, the consumer's rollback will do that.
+    """
+    if ids:
+        with contextlib.suppress(DBAPIError, PendingRollbackError):
+            intake.take_back(connection_of(target) if isinstance(target, Session) else target, ids)
 
 
 def _slices(target: Target, jobs: Iterable[Job]) -> Iterator[_Slice]:
@@ -95,9 +101,9 @@ class _Slice:
         self._serializer = _serializer(target)
         self._drafts: dict[Job, Draft] = {}
         self._size = 0
-        self.jobs: list[Job] = []
-        self.added: list[Job] = []
+        self._added: list[Job] = []
         """Those that are a session's own: added to it, or persistent."""
+        self.jobs: list[Job] = []
 
     def read(self, job: Job) -> None:
         """
@@ -105,7 +111,7 @@ class _Slice:
         """
         self.jobs.append(job)
         if not self._is_loose(job):
-            self.added.append(job)
+            self._added.append(job)
         elif job not in self._drafts:
             draft = self._drafts[job] = intake.draft(job, self._serializer)
             self._size += len(draft.payload)
@@ -116,20 +122,21 @@ class _Slice:
         """
         return len(self.jobs) >= SLICE or self._size >= SLICE_SIZE
 
-    def write(self, tally: Tally) -> list[Enqueued]:
+    def write(self, tally: Tally, theirs: set[UUID]) -> list[Enqueued]:
         """
-        Write the jobs, count in *tally* those that are not the session's, and return what became of each.
+        Write the jobs, and return what became of each; the session's are not counted in *tally*, but noted in *theirs*.
         """
         pending = self._pending()
         connection = connect(self._target)
         if isinstance(self._target, Session):
             unit_of_work.write_pending(self._target, pending)
         self._write_loose(connection)
-        owned = set(self.added)
+        added = set(self._added)
         results: list[Enqueued] = []
         for job in self.jobs:  # only the first time that one is met, it can have been created
-            if job in owned:
+            if job in added:
                 results.append(_owned(job, pending))
+                theirs.add(results[-1].id)
             else:
                 created = self._drafts.pop(job, None) is not None and bool(job.created)
                 tally.counts[job.topic, created] += 1
@@ -152,7 +159,7 @@ class _Slice:
         Let go of the jobs, before the next ones are read.
         """
         self.jobs.clear()
-        self.added.clear()
+        self._added.clear()
         self._drafts.clear()
 
     def _is_loose(self, job: Job) -> bool:
@@ -169,8 +176,8 @@ class _Slice:
             late = [job for job in self._drafts if job in self._target]
             for job in late:
                 del self._drafts[job]
-            self.added += late
-        return {job for job in self.added if instance_state(job).key is None}
+            self._added += late
+        return {job for job in self._added if instance_state(job).key is None}
 
 
 def _owned(job: Job, pending: set[Job]) -> Enqueued:

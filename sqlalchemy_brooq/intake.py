@@ -136,10 +136,12 @@ def take_back(connection: Connection, ids: Sequence[UUID]) -> None:
     """
     Delete jobs that were just written.
 
-    One that a worker has claimed stays: where each statement commits by itself, that may have happened.
+    One that a worker has claimed stays: where each statement commits by itself, that may have happened. All stay
+    where something points at one already.
     """
-    for start in range(0, len(ids), BATCH):
-        connection.execute(delete_unclaimed(), {"id": ids[start : start + BATCH]})
+    with _undone_by_errors(connection):
+        for start in range(0, len(ids), BATCH):
+            connection.execute(delete_unclaimed(), {"id": ids[start : start + BATCH]})
 
 
 def _batches(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:

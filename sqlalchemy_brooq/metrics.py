@@ -173,7 +173,7 @@ class Metrics:
         """What the queue's sampler finds."""
         families.board.add(self.watch)
 
-    def count_enqueued(self, subscribe: Callable[[Callable[[Any], object]], object]) -> None:
+    def count_enqueued(self, subscribe: Callable[[Callable[[Any], object]], Callable[[], object]]) -> None:
         """
         Count what the transactions of this process enqueue, once for all queues that share the registry.
 
@@ -186,7 +186,8 @@ class Metrics:
             self._families.counting = True
         # Weakly: the subscription must not keep a registry alive that nobody else has.
         families = weakref.ref(self._families)
-        subscribe(lambda note: _count(families(), note.counts))
+        unsubscribe = subscribe(lambda note: _count(families(), note.counts))
+        weakref.finalize(self._families, unsubscribe)
 
     def claimed(self, topic: str, count: int) -> None:
         """

@@ -7,6 +7,7 @@ Knows no SQL, no clock and no thread.
 from __future__ import annotations
 
 import random
+from asyncio import CancelledError
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Final, Protocol
@@ -78,10 +79,13 @@ def decide(
 
 def ended_by_interruption(error: BaseException) -> bool:
     """
-    Tell whether *error* is obedience to the engine: one of its causes, or a cancellation.
+    Tell whether *error* is obedience to the engine: one of its causes, or a cancellation, or a group of these.
+
+    What was raised ``from`` a cause is another exception, and the handler's own.
     """
-    # By name, so that neither asyncio nor concurrent.futures need be imported: each has a class of it.
-    return find_in(error, Interruption) is not None or type(error).__name__ == "CancelledError"
+    if isinstance(error, BaseExceptionGroup):
+        return all(ended_by_interruption(member) for member in error.exceptions)
+    return isinstance(error, Interruption | CancelledError)
 
 
 def _answer_to(error: BaseException, attempts: int, requeues: int, rules: RetryRules) -> Outcome:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any, Final, TypeAlias, cast
 from uuid import UUID
 from weakref import WeakKeyDictionary
@@ -116,6 +117,20 @@ def cancel(session: SessionLike, job_id: UUID | str) -> bool:
     target = _target("cancel", session)
     job_id = _checked_id(job_id)
     connection = bulk.connect(target)
+    for _ in range(_ROUNDS):
+        canceled, updated_at, state, holder = _canceled(connection, job_id)
+        if canceled or state in TERMINAL:
+            break  # otherwise it was committed between the two statements, and can be canceled
+    if isinstance(target, Session):
+        unit_of_work.show(target, job_id, {"state": state, "updated_at": updated_at})
+    _note(target, Tally(holders={holder} if holder else ()))
+    return canceled
+
+
+def _canceled(connection: Connection, job_id: UUID) -> tuple[bool, datetime | None, str, str | None]:
+    """
+    Cancel a job, or find it as it is: whether it was canceled, when it changed, its state, and who was running it.
+    """
     updated_at, holder = connection.execute(cancel_job(), {"job_id": job_id}).one_or_none() or (None, None)
     canceled = updated_at is not None
     state: str = JobState.CANCELED.value
@@ -124,10 +139,7 @@ def cancel(session: SessionLike, job_id: UUID | str) -> bool:
         if found is None:
             raise JobNotFound(job_id)
         updated_at, state = found
-    if isinstance(target, Session):
-        unit_of_work.show(target, job_id, {"state": state, "updated_at": updated_at})
-    _note(target, Tally(holders={holder} if holder else ()))
-    return canceled
+    return canceled, updated_at, state, holder
 
 
 def replay(session: SessionLike, job_id: UUID | str) -> Enqueued:

@@ -12,6 +12,7 @@ import contextlib
 import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Self, TypeVar, Unpack, cast
 from uuid import UUID
@@ -23,6 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
 from sqlalchemy_brooq import aio, producer
+from sqlalchemy_brooq.adoption import MAPPER
 from sqlalchemy_brooq.config import Config, ConfigKeywords, HandlerKeywords, HandlerOptions
 from sqlalchemy_brooq.errors import ConfigError, LifecycleError, RegistrationError
 from sqlalchemy_brooq.metrics import Metrics
@@ -30,7 +32,7 @@ from sqlalchemy_brooq.model import Job, checked_topic
 from sqlalchemy_brooq.policy import error_text
 from sqlalchemy_brooq.schema import check_schema
 from sqlalchemy_brooq.vocabulary import Enqueued
-from sqlalchemy_brooq.worker.aioloop import in_thread
+from sqlalchemy_brooq.worker.aioloop import fulfil, in_thread
 from sqlalchemy_brooq.worker.attempt import Handler
 from sqlalchemy_brooq.worker.connection import READ_COMMITTED, await_server
 from sqlalchemy_brooq.worker.engine import Health, Sources, StopReport, Worker
@@ -344,7 +346,8 @@ class Queue:
             try:
                 if ready is not None:
                     ready()
-                while not hung and not signals.wait(1.0):
+                worker = self._worker
+                while not hung and self._worker is worker and not signals.wait(1.0):
                     hung = self._all_hung()
             finally:
                 report = self._stop_unless_hurried(signals)
@@ -370,14 +373,14 @@ class Queue:
         """
         worker = self._worker
         expected = min(signals.count, 1)  # none, if the worker ends by itself
-        reports: list[StopReport | None] = []
-        stopping = threading.Thread(target=lambda: reports.append(self.stop()), name="brooq-stop")
+        reports: Future[StopReport | None] = Future()
+        stopping = threading.Thread(target=fulfil, args=[reports, self.stop], name="brooq-stop")
         stopping.start()
         while stopping.is_alive():
             if signals.wait(0.1) and signals.count > expected and worker is not None:
                 worker.hurry()
             stopping.join(0.1)
-        return (reports and reports[0]) or StopReport(0, 0)
+        return reports.result() or StopReport(0, 0)
 
     def _start(self, loop: asyncio.AbstractEventLoop | None) -> None:
         with self._lifecycle:
@@ -389,19 +392,19 @@ class Queue:
             try:
                 worker.start()
             except SQLAlchemyError as error:
-                raise self._unreachable(error) from error
+                if self._derived is None:
+                    raise
+                raise self._unreachable(error, self._derived) from error
             self._worker, self._loop = worker, loop
             self.metrics.workers(self.config.workers)
             self._unsubscribe = producer.subscribe(self._enqueued)
 
-    def _unreachable(self, error: SQLAlchemyError) -> Exception:
+    def _unreachable(self, error: SQLAlchemyError, derived: Engine) -> LifecycleError:
         """
-        Return what to raise when the worker can't connect: of an engine that we made, say where it came from.
+        Return what to raise when the worker can't connect by an engine that we made: it says where that came from.
         """
-        if self._derived is None:
-            return error
         return LifecycleError(
-            f"the worker's engine, derived from {self._derived.url!r}, can't connect ({error_text(error)}):"
+            f"the worker's engine, derived from {derived.url!r}, can't connect ({error_text(error)}):"
             " give the queue one that can, worker_engine=create_engine(...)"
         )
 
@@ -485,15 +488,20 @@ def _at_named_level(session: Session) -> None:
     """
     Let a transaction of our own be READ COMMITTED, whatever the engine's default is (invariant 13).
     """
-    session.connection(execution_options={"isolation_level": READ_COMMITTED})
+    session.connection(bind_arguments={"mapper": MAPPER}, execution_options={"isolation_level": READ_COMMITTED})
 
 
 def _in_a_transaction(session: Session) -> None:
     """
     Begin a transaction, also where the engine's connections would commit each statement by themselves.
     """
-    if getattr(session.connection().connection.dbapi_connection, "autocommit", False):
+    if not session.in_transaction():
+        session.begin()  # a sessionmaker may have autobegin=False
+    connection = session.connection(bind_arguments={"mapper": MAPPER})
+    if getattr(connection.connection.dbapi_connection, "autocommit", False):
         session.rollback()
+        if not session.in_transaction():
+            session.begin()
         _at_named_level(session)
 
 

@@ -20,7 +20,6 @@ import sqlalchemy_brooq as brooq
 from tests.queues import MakeQueue, all_settled, states
 from tests.waiting import eventually, row
 
-
 pytestmark = pytest.mark.usefixtures("engine_kind")
 
 

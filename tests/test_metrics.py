@@ -94,8 +94,9 @@ class Commits:
     def __init__(self) -> None:
         self.callbacks: list[Callable[[Any], object]] = []
 
-    def subscribe(self, callback: Callable[[Any], object]) -> None:
+    def subscribe(self, callback: Callable[[Any], object]) -> Callable[[], None]:
         self.callbacks.append(callback)
+        return lambda: self.callbacks.remove(callback)
 
     def commit(self, **counts: int) -> None:
         note = SimpleNamespace(counts={("t", name == "created"): count for name, count in counts.items()})

@@ -498,15 +498,13 @@ class Protocol(Witness):
         created = {job.id for job in chained if (job.topic, job.idempotency_key) not in taken}
         moves = self.expect(ends={attempt.claim.id: Outcome(Event.DONE)} if committed else {}, insert=created)
         assert all(move.new.meta == {"chained_by": str(attempt.claim.id)} for move in moves[Kind.INSERT])
-        answered = can_write and self.stage.commits is None
-        assert (attempt.key in pilot.known()) == (can_write and not answered)
-        if can_write and not answered:
+        answered = committed and self.stage.commits is None
+        assert (attempt.key in pilot.known()) == (not answered)
+        if not answered:  # that is a failure; where the claim is lost, or the commit did succeed, it will be refused
             assert attempt.outcome
-            assert attempt.outcome.event in (Event.FAILED, Event.DEAD)
-            if committed:
-                pilot.tried[attempt.key].add(JobState.DONE)
-        elif not can_write:
-            pilot.dropped.add(attempt.key)
+            assert attempt.outcome.event is verdict(Act.FAIL, attempt.claim)[0]
+        if committed and not answered:
+            pilot.tried[attempt.key].add(JobState.DONE)
         self.check_ledger(pilot)
 
     @rule(worker=WORKER, leases=LEASES, fault=st.sampled_from([None, None, Fault.BEFORE, Fault.AFTER]))

@@ -7,13 +7,16 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from datetime import timedelta
+from functools import partial
 from uuid import UUID
 
 import pytest
 from prometheus_client import CollectorRegistry
 from sqlalchemy import Engine, text
 
+from sqlalchemy_brooq.statements.retention import FIRST
 from sqlalchemy_brooq.vocabulary import TERMINAL, JobState
+from sqlalchemy_brooq.worker.connection import PrivateConnection
 from sqlalchemy_brooq.worker.retention import Retention, RetentionStore, lifetimes
 from tests.queues import MakeQueue, on, quick, states
 from tests.waiting import eventually
@@ -84,6 +87,40 @@ def test_one_row_that_a_foreign_key_holds_stops_nothing_else(engine: Engine, cap
     assert not caplog.records  # said once
 
 
+def test_more_held_rows_than_any_batch_end_the_round_all_the_same(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = old_jobs(engine, "done", 300)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE ref (job_id uuid REFERENCES job (id))"))
+        connection.execute(text("INSERT INTO ref SELECT unnest(CAST(:ids AS uuid[]))"), {"ids": ids[:250]})
+    own = PrivateConnection(engine)
+
+    sweeper = Retention(
+        [RetentionStore(partial(own.transaction, limit=10.0), TERMINAL, TTL, 20)], lambda topic, count: None, 60.0
+    )
+    sweeper.round()
+    sweeper.round()
+
+    assert states(engine) == {"done": 250}
+    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
+    own.close()
+
+
+def test_a_row_whose_reference_somebody_holds_is_left_soon(engine: Engine) -> None:
+    ids = old_jobs(engine, "done", 5)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE ref (job_id uuid REFERENCES job (id) ON DELETE CASCADE)"))
+        connection.execute(text("INSERT INTO ref SELECT unnest(CAST(:ids AS uuid[]))"), {"ids": ids})
+
+    with engine.begin() as consumer:
+        consumer.execute(text("UPDATE ref SET job_id = job_id WHERE job_id = :id"), {"id": ids[2]})
+        consumer.execute(text("SELECT 1 FROM ref WHERE job_id = :id FOR UPDATE"), {"id": ids[2]})
+        retention(engine).round()
+        with engine.connect() as connection:
+            assert connection.execute(text("SELECT id FROM job")).scalars().all() == [ids[2]]
+
+
 def test_a_whole_batch_of_held_rows_does_not_hide_the_others(engine: Engine) -> None:
     ids = old_jobs(engine, "done", 50)
     with engine.begin() as connection:
@@ -112,7 +149,7 @@ def test_a_row_that_somebody_holds_is_left_for_the_next_round(engine: Engine) ->
 def test_the_oldest_go_first(engine: Engine) -> None:
     ids = old_jobs(engine, "canceled", 20)
 
-    RetentionStore(on(engine), TERMINAL, TTL, 5).purge(())
+    RetentionStore(on(engine), TERMINAL, TTL, 5).purge(FIRST)
 
     with engine.connect() as connection:
         assert set(connection.execute(text("SELECT id FROM job")).scalars()) == set(ids[5:])

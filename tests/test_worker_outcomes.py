@@ -220,7 +220,7 @@ def test_an_error_that_can_not_be_read_is_recorded_all_the_same(
 
 
 def test_an_error_whose_text_takes_forever_is_ended_by_the_ceiling(engine: Engine, make_queue: MakeQueue) -> None:
-    limits = {"attempt_timeout": "100ms", "max_execution_timeout": "300ms"}
+    limits: dict[str, Any] = {"attempt_timeout": "100ms", "max_execution_timeout": "300ms"}
 
     found = run_one(engine, make_queue, "plain", raising(Stuck()), max_attempts=1, **limits)
 

@@ -7,6 +7,7 @@ both ways. No statement here ever waits for a lock: rows that somebody else hold
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -25,6 +26,7 @@ from sqlalchemy import (
     cast,
     exists,
     func,
+    literal_column,
     null,
     or_,
     select,
@@ -34,6 +36,7 @@ from sqlalchemy import (
 from sqlalchemy import bindparam as bind
 from sqlalchemy.dialects.postgresql import JSONB
 
+from sqlalchemy_brooq.kinds import MAX_INTEGER
 from sqlalchemy_brooq.model import JOB
 from sqlalchemy_brooq.statements.fence import PROCESSING, held, leaving, literal
 from sqlalchemy_brooq.statements.shapes import among, rows_of
@@ -58,6 +61,15 @@ CLAIM_KEY: Final[dict[str, Any]] = {"id": Uuid(), "claimed_at": MOMENT}
 #: The columns of a branch of a claim: up to ``limit`` jobs of one topic and priority, after the first ``skip``.
 BRANCH: Final[dict[str, Any]] = {"priority": SmallInteger(), "topic": Text(), "skip": Integer(), "limit": Integer()}
 
+
+def _readable(moment: ColumnElement[datetime]) -> ColumnElement[datetime]:
+    """
+    Return *moment* within the years that Python knows: plain SQL may write ``-infinity``, say.
+    """
+    first, last = (cast(literal_column(f"'{year}-01-01Z'"), MOMENT) for year in ("0002", "9998"))
+    return func.greatest(func.least(moment, last), first).label(moment.key)
+
+
 #: What a claim fetches. The payload comes as text, so that one that can't be decoded spoils only its own attempt.
 CLAIMED: Final = (
     JOB.c.id,
@@ -66,8 +78,8 @@ CLAIMED: Final = (
     JOB.c.attempts,
     JOB.c.requeues,
     JOB.c.priority,
-    JOB.c.created_at,
-    JOB.c.available_at,
+    _readable(JOB.c.created_at),
+    _readable(JOB.c.available_at),
     JOB.c.claimed_at,
     JOB.c.locked_until,
 )
@@ -181,7 +193,7 @@ def _claiming() -> CTE:
         .where(among(JOB.c.id, select(picked.c.id)))
         .values(
             state=PROCESSING,
-            attempts=JOB.c.attempts + 1,
+            attempts=func.least(JOB.c.attempts, MAX_INTEGER - 1) + 1,
             locked_by=bind("worker", type_=Text),
             locked_until=func.now() + bind("lease", type_=Interval),
             # Not now(): two transactions may begin in one microsecond, and this is part of the fence.

@@ -56,15 +56,16 @@ COPIED: Final = ("id", "topic", "priority", "payload", "meta")
 """The columns of `CopyJobs`, in order; the others have their defaults."""
 
 
-def _given(names: Collection[str]) -> TableValuedAlias:
+def _given(names: Collection[str], *, numbered: bool = False) -> TableValuedAlias:
     """
-    Return rows made of the array parameters *names*; the column ``n`` counts them.
+    Return rows made of the array parameters *names*; if *numbered*, the column ``n`` counts them.
 
     The casts are for drivers that write parameters into the text: there an array of NULLs has no type.
     """
     arrays = [cast(bind(name, type_=ARRAY(GIVEN[name])), ARRAY(GIVEN[name])) for name in names]
     typed: list[Any] = [column(name, GIVEN[name]) for name in names]
-    return func.unnest(*arrays).table_valued(*typed, with_ordinality="n", name="given").render_derived()
+    number = {"with_ordinality": "n"} if numbered else {}
+    return func.unnest(*arrays).table_valued(*typed, name="given", **number).render_derived()
 
 
 def _payloads() -> TableValuedAlias:
@@ -101,7 +102,8 @@ def insert_jobs(*, moments: bool = False) -> Executable:
     Args:
         moments: Whether the answer has ``available_at`` and ``created_at`` as well.
     """
-    given, documents = _given([name for name in GIVEN if name != "payload"]), _payloads()
+    given = _given([name for name in GIVEN if name != "payload"], numbered=True)
+    documents = _payloads()
     written = _written({**given.c, "payload": documents.c.payload})
     rows = select(*written.values()).where(given.c.n == documents.c.n).order_by(given.c.n)
     return _insert(written, rows, moments=moments)

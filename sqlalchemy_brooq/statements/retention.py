@@ -4,47 +4,54 @@ Statements that delete old terminal rows; active ones are out of their reach.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Final
+from uuid import UUID
 
-from sqlalchemy import ColumnElement, Executable, Integer, Interval, Select, Uuid, and_, delete, func, select
+from sqlalchemy import ColumnElement, Executable, Integer, Interval, Select, Uuid, and_, delete, func, select, tuple_
 from sqlalchemy import bindparam as bind
-from sqlalchemy.dialects.postgresql import ARRAY
 
 from sqlalchemy_brooq.model import JOB
+from sqlalchemy_brooq.statements.exchange import MOMENT
 from sqlalchemy_brooq.statements.fence import in_states
 from sqlalchemy_brooq.statements.shapes import among
 from sqlalchemy_brooq.vocabulary import TERMINAL, JobState
 
-IDS: Final = ARRAY(Uuid())
+FIRST: Final[Mapping[str, Any]] = MappingProxyType(
+    {"after_at": datetime.min.replace(tzinfo=UTC), "after_id": UUID(int=0)}
+)
+"""Where a round begins: before any row."""
 
 
 def candidates(states: Iterable[JobState]) -> Select[Any]:
     """
-    Read the ids of the oldest rows that are due, up to ``batch``, but for those in ``held``.
+    Read id and ``updated_at`` of the oldest rows that are due, up to ``batch``, after ``after_at`` and ``after_id``.
 
-    Parameters: ``ttl``, ``batch``, and the array ``held``.
+    Parameters: these, and ``ttl``.
     """
+    after = tuple_(bind("after_at", type_=MOMENT), bind("after_id", type_=Uuid))
     return (
-        select(JOB.c.id)
-        .where(_due(states), JOB.c.id != func.all(bind("held", type_=IDS)))
-        .order_by(JOB.c.updated_at)
+        select(JOB.c.id, JOB.c.updated_at)
+        .where(_due(states), tuple_(JOB.c.updated_at, JOB.c.id) > after)
+        .order_by(JOB.c.updated_at, JOB.c.id)
         .limit(bind("batch", type_=Integer))
     )
 
 
 def purge(states: Iterable[JobState]) -> Executable:
     """
-    Delete the oldest rows that are due, up to ``batch``; answers with the topic of each. Parameters as `candidates`.
+    Delete the rows that `candidates` reads; answers with the topic of each. Parameters as there.
     """
     return _delete(candidates(states).with_for_update(skip_locked=True))
 
 
-def purge_these(states: Iterable[JobState]) -> Executable:
+def purge_one(states: Iterable[JobState]) -> Executable:
     """
-    Delete those of the rows in ``ids`` that are due; answers with the topic of each. Parameters: ``ttl``, ``ids``.
+    Delete one row if it is due; answers with its topic. Parameters: ``ttl``, ``id``.
     """
-    chosen = select(JOB.c.id).where(JOB.c.id == func.any(bind("ids", type_=IDS)), _due(states))
+    chosen = select(JOB.c.id).where(JOB.c.id == bind("id", type_=Uuid), _due(states))
     return _delete(chosen.with_for_update(skip_locked=True))
 
 

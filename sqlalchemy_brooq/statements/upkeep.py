@@ -12,8 +12,6 @@ from sqlalchemy import (
     Interval,
     Select,
     Text,
-    Update,
-    Uuid,
     and_,
     case,
     exists,
@@ -25,8 +23,9 @@ from sqlalchemy import (
 )
 from sqlalchemy import bindparam as bind
 
+from sqlalchemy_brooq.kinds import MAX_INTEGER
 from sqlalchemy_brooq.model import JOB
-from sqlalchemy_brooq.statements.exchange import CLAIM_KEY, MOMENT
+from sqlalchemy_brooq.statements.exchange import CLAIM_KEY
 from sqlalchemy_brooq.statements.fence import PROCESSING, held, literal
 from sqlalchemy_brooq.statements.shapes import among, rows_of
 from sqlalchemy_brooq.vocabulary import MOVES, Event, JobState
@@ -62,23 +61,6 @@ def renew() -> Executable:
         )
         .values(locked_until=func.now() + bind("lease", type_=Interval), updated_at=func.now())
         .returning(locked.c.n, JOB.c.locked_until)
-    )
-
-
-def renew_one() -> Update:
-    """
-    Renew one lease, waiting for the row's lock; no row in the answer means that the claim is lost.
-
-    Parameters: ``worker``, ``lease``, ``claim_id`` and ``claim_claimed_at``.
-    """
-    return (
-        update(JOB)
-        .where(
-            held(bind("claim_id", type_=Uuid), bind("worker", type_=Text), bind("claim_claimed_at", type_=MOMENT)),
-            _live(),
-        )
-        .values(locked_until=func.now() + bind("lease", type_=Interval), updated_at=func.now())
-        .returning(JOB.c.locked_until)
     )
 
 
@@ -155,7 +137,7 @@ def reap() -> Executable:
         .where(JOB.c.id == expired.c.id, among(JOB.c.id, select(expired.c.id)))
         .values(
             state=case((poisoned, literal(JobState.DEAD)), else_=literal(JobState.PENDING)),
-            requeues=case((poisoned, JOB.c.requeues), else_=JOB.c.requeues + 1),
+            requeues=case((poisoned, JOB.c.requeues), else_=func.least(JOB.c.requeues, MAX_INTEGER - 1) + 1),
             available_at=case((poisoned, JOB.c.available_at), else_=func.now()),
             locked_by=case((poisoned, JOB.c.locked_by), else_=null()),
             locked_until=case((poisoned, JOB.c.locked_until), else_=null()),

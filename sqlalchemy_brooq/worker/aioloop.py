@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
+
+log = logging.getLogger("sqlalchemy_brooq.worker")
 
 CLEAN_UP: Final = 1.0
 """Seconds that canceled tasks have to clean up."""
@@ -31,6 +34,15 @@ class HandlerLoop:
         self._loop = loop
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread: threading.Thread | None = None
+
+    @property
+    def alive(self) -> bool:
+        """
+        Whether the loop runs.
+        """
+        if self._thread is not None:
+            return self._thread.is_alive()
+        return self._loop is None or self._loop.is_running()
 
     def start(self) -> None:
         """
@@ -69,13 +81,26 @@ class HandlerLoop:
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
-    loop.run_forever()
+    while not _ran_to_its_stop(loop):
+        pass
     while not _cancel_leftovers(loop):
         # Destroyed while it is pending, a task that swallows everything could keep the interpreter from ending:
         # let it go on, on this daemon thread.
         loop.run_forever()
     loop.run_until_complete(loop.shutdown_asyncgens())
     loop.close()
+
+
+def _ran_to_its_stop(loop: asyncio.AbstractEventLoop) -> bool:
+    """
+    Run *loop* until it is stopped; False if something in it raised what asyncio lets through, such as SystemExit.
+    """
+    try:
+        loop.run_forever()
+    except BaseException:  # a thread's top: a task of a handler's own raised it, and the loop goes on
+        log.exception("a task in the handlers' loop raised what would end the loop; it goes on")
+        return False
+    return True
 
 
 def _cancel_leftovers(loop: asyncio.AbstractEventLoop) -> bool:
@@ -90,6 +115,16 @@ def _cancel_leftovers(loop: asyncio.AbstractEventLoop) -> bool:
     return all(task.done() for task in leftovers)
 
 
+def fulfil(done: Future[T], work: Callable[[], T]) -> None:
+    """
+    Run *work*, and put what comes of it into *done*.
+    """
+    try:
+        done.set_result(work())
+    except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+        done.set_exception(error)
+
+
 async def in_thread(work: Callable[[], T]) -> T:
     """
     Run *work* on a thread of its own, in a copy of the caller's context, without blocking the loop.
@@ -99,13 +134,7 @@ async def in_thread(work: Callable[[], T]) -> T:
     done: Future[T] = Future()
     context = contextvars.copy_context()
 
-    def run() -> None:
-        try:
-            done.set_result(context.run(work))
-        except BaseException as error:  # noqa: BLE001 - handed to the task that waits
-            done.set_exception(error)
-
-    thread = threading.Thread(target=run, name="brooq-aside", daemon=True)
+    thread = threading.Thread(target=context.run, args=[fulfil, done, work], name="brooq-aside", daemon=True)
     thread.start()
     try:
         # The work can't be stopped half-way: a canceled caller leaves it to its end.

@@ -69,6 +69,7 @@ class Attempt:
         "interrupted_at",
         "lease_end",
         "outcome",
+        "refusals",
         "stage",
         "started_at",
         "stop",
@@ -87,6 +88,8 @@ class Attempt:
         self.given_up = False
         """The engine concluded it while its handler went on."""
         self.outcome: Outcome | None = None
+        self.refusals = 0
+        """How often the database refused to write the outcome."""
         self.tried: dict[JobState, Outcome] = {}
         """Outcomes that may have been written, by the states that they enter: the answers were lost."""
         self.stop: Callable[[Interruption], None] | None = None

@@ -17,14 +17,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, Executable, func, select
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy import Connection, Engine, Executable, event, func, select
+from sqlalchemy.exc import DBAPIError, IntegrityError, InvalidRequestError, OperationalError
 
 from sqlalchemy_brooq.policy import error_text
 
 log = logging.getLogger("sqlalchemy_brooq.worker")
 
 READ_COMMITTED: Final = "READ COMMITTED"
+CONNECT: Final = 5
+"""Seconds for which each host is tried; of itself psycopg gives one up after 130."""
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 2.0
 """Seconds between tries while the database fails: short enough to be back soon after it is."""
@@ -56,6 +58,9 @@ class PrivateConnection:
         self._turn = threading.Lock()
         self._pool = engine.pool.recreate()
         self._connection: Connection | None = None
+        self._driver: Any = None
+        self._connecting = 0
+        event.listen(engine, "do_connect", self._limit_connect)
         self._guard = threading.Lock()
         self._due: float | None = None
         self._autocommit = False
@@ -107,7 +112,7 @@ class PrivateConnection:
             if self._due is None or now < self._due or self._connection is None:
                 return False
             self._due = None
-            return break_off(self._connection.connection.driver_connection)
+            return break_off(self._driver)
 
     def drop(self) -> None:
         """
@@ -128,6 +133,8 @@ class PrivateConnection:
         self._closed = True
         self.drop()
         self._pool.dispose()
+        with contextlib.suppress(InvalidRequestError):  # closed before
+            event.remove(self._engine, "do_connect", self._limit_connect)
 
     @contextlib.contextmanager
     def _connected(self, limit: float) -> Iterator[Connection]:
@@ -136,6 +143,8 @@ class PrivateConnection:
                 self._due = time.monotonic() + limit
             try:
                 yield self._connection or self._connect()
+            except IntegrityError:
+                raise  # the server is well, and the transaction was rolled back
             except BaseException:
                 self.drop()
                 raise
@@ -143,19 +152,32 @@ class PrivateConnection:
                 with self._guard:
                     self._due = None
 
+    def _limit_connect(self, _dialect: Any, _record: Any, _arguments: Any, options: dict[str, Any]) -> None:
+        """
+        Let libpq give a host up that doesn't answer, where the consumer gave no limit of their own.
+        """
+        if self._connecting == threading.get_ident():
+            options.setdefault("connect_timeout", CONNECT)
+
     def _connect(self) -> Connection:
         """
         Connect, and find out whether a statement alone is a READ COMMITTED transaction (invariant 13).
         """
         if self._closed:
             raise RuntimeError("this connection was closed")
-        connection = Connection(self._engine, connection=self._pool.connect())
+        self._connecting = threading.get_ident()
+        try:
+            pooled = self._pool.connect()
+        finally:
+            self._connecting = 0
+        connection = Connection(self._engine, connection=pooled)
         with self._guard:
-            self._connection = connection
+            self._connection, self._driver = connection, pooled.driver_connection
+        if self._closed:
+            raise RuntimeError("this connection was closed while it was made")
         if self._plain:
             # Behind a transaction pooler the next statement may reach another server session.
-            driver = connection.connection.driver_connection
-            driver.prepare_threshold = None  # type: ignore[union-attr]
+            self._driver.prepare_threshold = None
         connection = connection.execution_options(isolation_level=READ_COMMITTED)
         with connection.begin():
             default = connection.scalar(select(func.current_setting("default_transaction_isolation")))

@@ -49,9 +49,11 @@ OBEY: Final = 2.0
 FLUSH: Final = 5.0
 """Seconds that the last outcomes have to reach the database."""
 JOIN: Final = 3.0
-"""Seconds that a loop has to end its round."""
+"""Seconds that the loops have to end their rounds."""
 SAMPLING: Final = 60.0
 """Seconds that a round of the sampler or of retention may be late: they take turns on one connection."""
+UPKEEP: Final = 60.0
+"""The same for retention and the sampler: a batch may take long, and no job waits for it."""
 STATEMENT: Final = (2.0, 30.0)
 """The least and the most seconds that a statement may take before the server counts as frozen."""
 
@@ -157,11 +159,12 @@ class Worker:
             around,
         )
         plain = config.wakeup == "poll"
-        pump, beat, upkeep, ear = (PrivateConnection(sources.engine, plain=plain) for _ in range(4))
-        self._connections = (pump, beat, upkeep, ear)
+        pump, beat, reaper, upkeep, ear = (PrivateConnection(sources.engine, plain=plain) for _ in range(5))
+        self._connections = (pump, beat, reaper, upkeep, ear)
         self._ear = ear
         self._limit = min(max(config.lease.total_seconds() / 3, STATEMENT[0]), STATEMENT[1])
-        self._upkeep: Transactions = partial(upkeep.transaction, limit=self._limit)
+        self._reaping: Transactions = partial(reaper.transaction, limit=self._limit)
+        self._upkeep: Transactions = partial(upkeep.transaction, limit=UPKEEP)
         self._sampler = Sampler(SamplerStore(self._upkeep), metrics.watch)
         self._pump = self._make_pump(pump)
         self._loops = self._make_loops(beat, metrics)
@@ -196,7 +199,7 @@ class Worker:
             if handler.options.max_requeues is not None
         }
         period = config.reaper_period.total_seconds()
-        reaper = Reaper(ReaperStore(self._upkeep), self._journal, guards, period)
+        reaper = Reaper(ReaperStore(self._reaping), self._journal, guards, period)
         watchdog = Watchdog(
             self._in_flight,
             self._executor.running,
@@ -250,9 +253,13 @@ class Worker:
         """
         with short_transaction(self._sources.engine) as connection:
             schema.check_schema(connection)
-        self._executor.start()
-        for loop in self._loops.values():
-            loop.start()
+        try:
+            self._executor.start()
+            for loop in self._loops.values():
+                loop.start()
+        except BaseException:
+            self._end(0.1)
+            raise
         log.info("worker %s serves %s", self.name, ", ".join(sorted(self._handlers)) or "no topic")
 
     def hint(self) -> None:
@@ -276,6 +283,7 @@ class Worker:
             grace: Seconds for the handlers to finish by themselves.
         """
         log.info("worker %s is stopping; %d handlers run", self.name, len(self._executor.running()))
+        self._executor.stop_admitting()
         self._pump.stop_claiming()
         self._requeue_waiting()
         self._executor.drain(grace, OBEY)
@@ -329,12 +337,12 @@ class Worker:
     def _end(self, patience: float) -> None:
         for loop in reversed(self._loops.values()):
             loop.stop()
-        self._ear.expire(float("inf"))  # it waits for notifications
-        # A loop that waits for a frozen server is woken by breaking its connection off.
-        ended = [loop.join(JOIN) for loop in self._loops.values()]
-        if not all(ended):
-            for connection in self._connections:
-                connection.expire(float("inf"))
+        # What can be written is written. A loop that still waits, for notifications or a frozen server, is woken.
+        for connection in self._connections:
+            connection.expire(float("inf"))
+        until = time.monotonic() + JOIN
+        for loop in self._loops.values():
+            loop.join(max(0.0, until - time.monotonic()))
         self._executor.close(patience)
         for connection in self._connections:
             connection.close()
@@ -346,5 +354,5 @@ class Worker:
         """
         loops = tuple(loop.health() for loop in self._loops.values())
         hung = sum(attempt.hung for attempt in self._executor.running())
-        healthy = all(loop.healthy for loop in loops) and hung < self._config.workers and not self._executor.broken
+        healthy = all(loop.healthy for loop in loops) and hung < self._config.workers and self._executor.healthy
         return Health(healthy, self.name, len(self._in_flight), self._config.workers, hung, loops)

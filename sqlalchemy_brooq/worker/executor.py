@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from enum import Enum, auto
 from functools import partial
 from typing import Any, Final
 
@@ -34,6 +35,17 @@ _handling: Final[contextvars.ContextVar[str]] = contextvars.ContextVar("brooq_ha
 """The worker whose handler is running, in that handler's context."""
 
 Around = Callable[[], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
+
+
+class Unset(Enum):
+    """
+    Stands for a handler that didn't get as far as returning.
+    """
+
+    UNSET = auto()
+
+
+UNSET: Final = Unset.UNSET
 
 
 def in_handler_of(worker: str) -> bool:
@@ -92,6 +104,7 @@ class Executor:
         self._waiting: deque[Attempt] = deque()
         self._running: dict[int, Attempt] = {}
         self._hurried = False
+        self._admitting = True
         self.broken = False
         """Whether the loop that ``async def`` handlers ran in is gone."""
 
@@ -101,13 +114,21 @@ class Executor:
         """
         self._loop.start()
 
+    @property
+    def healthy(self) -> bool:
+        """
+        Whether ``async def`` handlers can still be run.
+        """
+        return not self.broken and self._loop.alive
+
     def free(self) -> int:
         """
         Return how many more jobs can be taken.
         """
         if self.broken:
             return 0
-        return self._capacity - len(self._running) - len(self._waiting)
+        with self._change:
+            return self._capacity - len(self._running) - len(self._waiting)
 
     def running(self) -> list[Attempt]:
         """
@@ -124,6 +145,13 @@ class Executor:
             self._waiting.extend(attempts)
             ready = self._admit()
         self._begin(ready)
+
+    def stop_admitting(self) -> None:
+        """
+        Begin nothing more: what is handed over from now on, or waits, is for `drop_waiting`.
+        """
+        with self._change:
+            self._admitting = False
 
     def drop_waiting(self) -> list[Attempt]:
         """
@@ -171,7 +199,7 @@ class Executor:
         Move waiting attempts into free slots, and return them; those that were concluded meanwhile fall out.
         """
         ready: list[Attempt] = []
-        while self._waiting and len(self._running) < self._slots:
+        while self._admitting and self._waiting and len(self._running) < self._slots:
             attempt = self._waiting.popleft()
             if attempt.start():
                 self._running[id(attempt)] = attempt
@@ -240,6 +268,7 @@ class Executor:
             self._release(attempt)
 
     def _attempt_plain(self, attempt: Attempt) -> None:
+        text: str | Unset | None = UNSET
         try:
             with self._surroundings():
                 if attempt.handler.options.transactional:
@@ -272,6 +301,7 @@ class Executor:
 
     async def _attempt_async(self, attempt: Attempt) -> None:
         self._reachable(attempt)
+        text: str | Unset | None = UNSET
         try:
             async with self._async_surroundings():
                 if attempt.handler.options.transactional:
@@ -316,8 +346,10 @@ class Executor:
 
     # -- the end of an attempt
 
-    def _succeeded(self, attempt: Attempt, text: str | None) -> None:
-        if attempt.conclude():
+    def _succeeded(self, attempt: Attempt, text: str | Unset | None) -> None:
+        if isinstance(text, Unset):
+            self._failed(attempt, RuntimeError("around swallowed what the handler raised: it must let it pass"))
+        elif attempt.conclude():
             attempt.outcome = Outcome(Event.DONE, result=text)
             self._settle(attempt)
 
@@ -328,19 +360,24 @@ class Executor:
         outcome = policy.decide(claim.attempt, claim.requeues, options, error, claim.cause)
         expected = find_in(error, Signal) or (claim.cause and policy.ended_by_interruption(error))
         trace = None if expected else safe_traceback(error)
-        if not attempt.conclude():
-            return
+        if attempt.conclude():
+            # Before anything is logged: a consumer's log handler may raise.
+            self._decided(attempt, outcome)
+        elif attempt.given_up or policy.ended_by_interruption(error):
+            return  # otherwise the surroundings raised, after the outcome was written
         if trace is not None:
             self._journal.raised(claim, trace)
         later = find_in(error, RetryLater)
         if later is not None and later.delay > options.backoff_max:
             self._journal.cut(claim, later.delay, options.backoff_max)
+
+    def _decided(self, attempt: Attempt, outcome: Outcome | None) -> None:
         if outcome is None:
             self._in_flight.remove([attempt])
-            self._journal.lost(claim)
-            return
-        attempt.outcome = outcome
-        self._settle(attempt)
+            self._journal.lost(attempt.claim)
+        else:
+            attempt.outcome = outcome
+            self._settle(attempt)
 
 
 def has_effects(claim: Claim) -> bool:

@@ -22,7 +22,7 @@ SOON: Final = 12
 
 class Heartbeat:
     """
-    One round renews every lease that has a third of it behind it, in one statement.
+    A round renews every lease in one statement; one that is woken before its time only looks which ones are lost.
 
     A row that somebody else holds is skipped by the statement, and asked for again soon.
     """
@@ -32,14 +32,23 @@ class Heartbeat:
         self._in_flight = in_flight
         self._journal = journal
         self._lease = lease.total_seconds()
+        self._due = 0.0
 
     def round(self) -> float:
         """
         Renew, and return the seconds until the next round.
         """
         attempts = sorted(self._in_flight.all(), key=by_job)
+        left = self._due - time.monotonic()
+        if left > 0:
+            # Woken by a cancel: find out whose it was. Renewing all the others each time would be a storm of writes.
+            if attempts:
+                self._look_at(attempts)
+            return left
         skipped = bool(attempts) and self._renew(attempts)
-        return self._lease / (SOON if skipped else ROUNDS)
+        pause = self._lease / (SOON if skipped else ROUNDS)
+        self._due = time.monotonic() + pause
+        return pause
 
     def _renew(self, attempts: list[Attempt]) -> bool:
         """

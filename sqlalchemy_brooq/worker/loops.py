@@ -63,13 +63,6 @@ class Loop:
         self._succeeded_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name=f"brooq-{name}", daemon=True)
 
-    @property
-    def stopping(self) -> bool:
-        """
-        Whether the loop was told to end.
-        """
-        return self._halt.is_set()
-
     def start(self) -> None:
         """
         Start the thread.

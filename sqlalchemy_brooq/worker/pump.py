@@ -17,11 +17,11 @@ from datetime import timedelta
 from typing import Final
 
 from sqlalchemy_brooq import policy
-from sqlalchemy_brooq.vocabulary import Event, Outcome
+from sqlalchemy_brooq.vocabulary import Outcome
 from sqlalchemy_brooq.worker.attempt import Attempt, Handler, InFlight, by_job
 from sqlalchemy_brooq.worker.journal import Journal, log
 from sqlalchemy_brooq.worker.port import Claimed, PumpPort, Settlement, SpoiledBatch
-from sqlalchemy_brooq.worker.turns import Turns
+from sqlalchemy_brooq.worker.turns import Request, Turns
 
 BATCH: Final = 500
 """Jobs a statement, each way."""
@@ -35,6 +35,8 @@ LOOK_AGAIN: Final = 0.030
 """Seconds for which a woken pump looks again: what a producer's next commits bring, it brings unannounced."""
 SEARCH: Final = 20.0
 """Seconds for which a claim without an answer is searched for: a server that hung may finish it late."""
+REFUSALS: Final = 6
+"""How often an outcome is offered that the database refuses, each time plainer; then the lease is left to run out."""
 RETRY_HELD: Final = 0.05
 """Seconds before an outcome is written again whose row somebody else held."""
 
@@ -144,6 +146,7 @@ class Pump:
         self._hinted = threading.Event()
         self._searching_until = 0.0
         self._next_search = 0.0
+        self._claim_turn = threading.Lock()
 
     def hint(self) -> None:
         """
@@ -153,9 +156,12 @@ class Pump:
 
     def stop_claiming(self) -> None:
         """
-        Claim nothing more; outcomes still go out.
+        Claim nothing more; outcomes still go out. A claim that is under way has ended when this returns.
         """
         self._claiming = False
+        self._searching_until = 0.0  # what is abandoned must not be taken for unknown
+        with self._claim_turn:
+            pass
 
     def round(self) -> float:
         """
@@ -169,9 +175,10 @@ class Pump:
         if now < self._searching_until and now >= self._next_search:
             self._search(now)
         batch = self._outbox.take(now)
-        want = self._want(now)
-        if batch or want:
-            self._exchange(batch, want, now)
+        with self._claim_turn:
+            want = self._want(now)
+            if batch or want:
+                self._exchange(batch, want, now)
         return self._pause(time.monotonic())
 
     def recover(self) -> None:
@@ -208,15 +215,12 @@ class Pump:
         try:
             answer = self._port.exchange([settlement(attempt) for attempt in batch], request)
         except SpoiledBatch as spoiled:
-            self._spoiled(batch, spoiled)
+            self._in_doubt(batch, request, now)  # it may be the answer that is spoiled
+            self._spoiled(batch, spoiled, alone=request is None)
             return
         except Exception:
-            for attempt in batch:
-                outcome = outcome_of(attempt)
-                attempt.tried[outcome.state] = outcome
+            self._in_doubt(batch, request, now)
             self._outbox.put_back(batch)
-            if request is not None:
-                self._searching_until, self._next_search = now + SEARCH, 0.0
             raise
         unwritten = {batch[place] for place in answer.unwritten}
         self._settled([attempt for attempt in batch if attempt not in unwritten])
@@ -227,6 +231,16 @@ class Pump:
             self._hand_over(answer.claimed, now + self._lease)
         if unwritten:
             self._look_after(list(unwritten))
+
+    def _in_doubt(self, batch: Iterable[Attempt], request: Request | None, now: float) -> None:
+        """
+        Keep in mind that a statement without an answer may have been committed.
+        """
+        for attempt in batch:
+            outcome = outcome_of(attempt)
+            attempt.tried[outcome.state] = outcome
+        if request is not None and self._claiming:
+            self._searching_until, self._next_search = now + SEARCH, 0.0
 
     def _search(self, now: float) -> None:
         """
@@ -296,11 +310,11 @@ class Pump:
                 self._journal.lost(attempt.claim)
         self._outbox.put_back(held, pause=RETRY_HELD)
 
-    def _spoiled(self, batch: list[Attempt], spoiled: SpoiledBatch) -> None:
+    def _spoiled(self, batch: list[Attempt], spoiled: SpoiledBatch, *, alone: bool) -> None:
         """
         Write each outcome of a batch alone, so that the one which can't be written spoils nothing else.
         """
-        if len(batch) > 1:
+        if len(batch) > 1 or not alone:
             for place, attempt in enumerate(batch):
                 try:
                     self._exchange([attempt], 0, time.monotonic())
@@ -309,14 +323,24 @@ class Pump:
                     raise
             return
         attempt = batch[0]
+        attempt.refusals += 1
+        if attempt.refusals > REFUSALS:
+            self._in_flight.remove([attempt])
+            log.error(
+                "the outcome of %s %s is refused again and again (%s): it is given up, and its lease runs out",
+                attempt.claim.topic,
+                attempt.claim.id,
+                spoiled,
+            )
+            return
         log.error(
             "the outcome of %s %s can't be written as it is (%s): what can't be stored is left out",
             attempt.claim.topic,
             attempt.claim.id,
             spoiled,
         )
-        attempt.outcome = plainer(outcome_of(attempt))
-        self._outbox.put_back([attempt], pause=RETRY_HELD)
+        attempt.outcome = plainer(attempt)
+        self._outbox.put_back([attempt], pause=RETRY_HELD * 2**attempt.refusals)
 
 
 def outcome_of(attempt: Attempt) -> Outcome:
@@ -335,12 +359,13 @@ def settlement(attempt: Attempt) -> Settlement:
     return Settlement(attempt.claim, outcome_of(attempt))
 
 
-def plainer(outcome: Outcome) -> Outcome:
+def plainer(attempt: Attempt) -> Outcome:
     """
-    Return *outcome* without what the database may have refused: the result, then the delay and the text.
+    Return the outcome without what the database may have refused: the result, then the text, then the success itself.
     """
+    outcome = outcome_of(attempt)
     if outcome.result is not None:
         return replace(outcome, result=None)
-    if outcome.event is Event.FAILED:
-        return replace(outcome, delay=timedelta(0), error="the failure's text could not be stored")
-    return replace(outcome, error=None)
+    claim = attempt.claim
+    refused = RuntimeError("the database refused the outcome; the worker's log says why")
+    return policy.failure(claim.attempt, claim.requeues, attempt.handler.options, refused)

@@ -8,29 +8,50 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Protocol
-from uuid import UUID
 
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from sqlalchemy_brooq.config import Config
 from sqlalchemy_brooq.policy import error_text
 from sqlalchemy_brooq.statements import retention
+from sqlalchemy_brooq.statements.waiting import limit_lock_waits
 from sqlalchemy_brooq.vocabulary import TERMINAL, JobState
 from sqlalchemy_brooq.worker.connection import Transactions
 from sqlalchemy_brooq.worker.journal import log
 
 BATCHES: Final = 100
 """The most batches in one tick; a larger backlog goes on at the next."""
-REMEMBERED: Final = 10_000
-"""The most held rows that are kept in mind; beyond, they are found again and again."""
+LOCK_NOT_AVAILABLE: Final = "55P03"
+LOCK_WAIT: Final = "100ms"
+"""How long the foreign keys of a deleted row may wait for a consumer's transaction."""
+WAITS: Final = 5
+"""Such waits in a batch after which the rest of it is left for the next round."""
+
+Cursor = Mapping[str, object]
+"""The row after which a batch begins, as the statements take it."""
 
 
-class Referenced(Exception):  # noqa: N818 - names what was found
+class Held(Exception):  # noqa: N818 - names what was found
     """
-    A foreign key of the consumer's holds one of the rows; none was deleted.
+    A foreign key of the consumer's holds one of the rows, or somebody its lock; none was deleted.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """
+    What became of a batch whose rows were deleted one by one.
+    """
+
+    topics: Sequence[str]
+    """Of the rows that were deleted."""
+    held: int
+    """Rows that stay."""
+    cursor: Cursor | None
+    """Where the next batch begins; ``None`` where there was no row any more."""
 
 
 class RetentionPort(Protocol):
@@ -38,25 +59,17 @@ class RetentionPort(Protocol):
     What retention asks for.
     """
 
-    def purge(self, held: Collection[UUID]) -> Sequence[str]:
+    def purge(self, after: Cursor) -> Sequence[str]:
         """
-        Delete one batch of due rows, but for *held* ones, and return their topics.
+        Delete one batch of due rows, and return their topics.
 
         Raises:
-            Referenced: A foreign key holds one of them.
+            Held: One of them can't be deleted.
         """
 
-    def candidates(self, held: Collection[UUID]) -> Sequence[UUID]:
+    def purge_one_by_one(self, after: Cursor) -> Sorted:
         """
-        Return the ids of one batch of due rows.
-        """
-
-    def purge_these(self, ids: Sequence[UUID]) -> Sequence[str]:
-        """
-        Delete those of the rows *ids* that are due, and return their topics.
-
-        Raises:
-            Referenced: A foreign key holds one of them.
+        Delete what can be deleted of one batch of due rows.
         """
 
 
@@ -67,38 +80,50 @@ class RetentionStore:
 
     def __init__(self, transactions: Transactions, states: Collection[JobState], ttl: timedelta, batch: int) -> None:
         self._transactions = transactions
-        self._ttl = ttl
-        self._batch = batch
+        self._due = {"ttl": ttl, "batch": batch}
         self._purge = retention.purge(states)
         self._candidates = retention.candidates(states)
-        self._purge_these = retention.purge_these(states)
+        self._purge_one = retention.purge_one(states)
 
-    def purge(self, held: Collection[UUID]) -> Sequence[str]:
+    def purge(self, after: Cursor) -> Sequence[str]:
         """
-        Delete one batch of due rows.
+        Delete one batch of due rows, and return their topics.
         """
-        return self._deleted(self._purge, {"ttl": self._ttl, "batch": self._batch, "held": list(held)})
-
-    def candidates(self, held: Collection[UUID]) -> Sequence[UUID]:
-        """
-        Return the ids of one batch of due rows.
-        """
-        parameters = {"ttl": self._ttl, "batch": self._batch, "held": list(held)}
-        with self._transactions() as connection:
-            return connection.execute(self._candidates, parameters).scalars().all()
-
-    def purge_these(self, ids: Sequence[UUID]) -> Sequence[str]:
-        """
-        Delete those of the rows *ids* that are due.
-        """
-        return self._deleted(self._purge_these, {"ttl": self._ttl, "ids": list(ids)})
-
-    def _deleted(self, statement: object, parameters: Mapping[str, object]) -> Sequence[str]:
         try:
             with self._transactions() as connection:
-                return connection.execute(statement, parameters).scalars().all()  # type: ignore[call-overload, no-any-return]
-        except IntegrityError as error:
-            raise Referenced(error_text(error)) from error
+                connection.execute(limit_lock_waits(), {"limit": LOCK_WAIT})
+                return connection.execute(self._purge, {**self._due, **after}).scalars().all()
+        except DBAPIError as error:
+            if not _is_held(error):
+                raise
+            raise Held(error_text(error)) from error
+
+    def purge_one_by_one(self, after: Cursor) -> Sorted:
+        """
+        Delete what can be deleted of one batch of due rows.
+        """
+        topics: list[str] = []
+        held = waits = 0
+        cursor: Cursor | None = None
+        with self._transactions() as connection:
+            connection.execute(limit_lock_waits(), {"limit": LOCK_WAIT})
+            for job_id, updated_at in connection.execute(self._candidates, {**self._due, **after}).all():
+                cursor = {"after_at": updated_at, "after_id": job_id}
+                try:
+                    with connection.begin_nested():
+                        topics += connection.execute(self._purge_one, {**self._due, "id": job_id}).scalars()
+                except DBAPIError as error:
+                    if not _is_held(error):
+                        raise
+                    held += 1
+                    waits += not isinstance(error, IntegrityError)
+                if waits >= WAITS:
+                    break
+        return Sorted(topics, held, cursor)
+
+
+def _is_held(error: DBAPIError) -> bool:
+    return isinstance(error, IntegrityError) or getattr(error.orig, "sqlstate", None) == LOCK_NOT_AVAILABLE
 
 
 class Retention:
@@ -115,7 +140,7 @@ class Retention:
         self._ports = ports
         self._deleted = deleted
         self._period = period
-        self._held: set[UUID] = set()
+        self._told: set[str] = set()
 
     def round(self) -> float:
         """
@@ -130,45 +155,34 @@ class Retention:
         return self._period
 
     def _empty(self, port: RetentionPort, counts: Counter[str]) -> None:
+        after: Cursor = retention.FIRST
         for _ in range(BATCHES):
-            topics = self._batch(port)
-            if not topics:
+            try:
+                topics = port.purge(after)
+                following: Cursor | None = after if topics else None
+            except Held as reason:
+                found = port.purge_one_by_one(after)
+                topics, following = found.topics, found.cursor
+                self._tell(str(reason), found.held)
+            self._count(topics, counts)
+            if following is None:
                 return
-            found = Counter(topics)
-            counts.update(found)
-            for topic, count in found.items():
-                self._deleted(topic, count)
+            after = following
         log.warning("retention: more than %d batches are due; the rest goes on next time", BATCHES)
 
-    def _batch(self, port: RetentionPort) -> list[str]:
+    def _tell(self, reason: str, held: int) -> None:
         """
-        Delete one batch; rows that a foreign key holds are set aside until one is found that isn't.
+        Say once for each reason that rows stay.
         """
-        try:
-            return list(port.purge(self._held))
-        except Referenced as reason:
-            text = str(reason)
-        topics: list[str] = []
-        while not topics and (ids := port.candidates(self._held)):
-            held = self._sort_out(port, ids, topics)
-            log.warning("retention: %d rows are held by a foreign key and stay (%s)", len(held), text)
-            if len(self._held) + len(held) > REMEMBERED:
-                self._held.clear()
-            self._held.update(held)
-        return topics
+        if held and reason not in self._told:
+            self._told.add(reason)
+            log.warning("retention: rows stay that are held by others, %d in this batch (%s)", held, reason)
 
-    def _sort_out(self, port: RetentionPort, ids: Sequence[UUID], topics: list[str]) -> list[UUID]:
-        """
-        Delete what of *ids* can be deleted, by halves, and return the rows that are held.
-        """
-        try:
-            topics += port.purge_these(ids)
-        except Referenced:
-            if len(ids) == 1:
-                return list(ids)
-            middle = len(ids) // 2
-            return self._sort_out(port, ids[:middle], topics) + self._sort_out(port, ids[middle:], topics)
-        return []
+    def _count(self, topics: Sequence[str], counts: Counter[str]) -> None:
+        found = Counter(topics)
+        counts.update(found)
+        for topic, count in found.items():
+            self._deleted(topic, count)
 
 
 def lifetimes(config: Config) -> dict[timedelta, frozenset[JobState]]:

@@ -44,7 +44,8 @@ class StopSignals:
 
     def __exit__(self, *_: object) -> None:
         for number, old in self._old.items():
-            signal.signal(number, old)
+            # None stands for a handler that wasn't installed from Python, and can't be put back from it.
+            signal.signal(number, old if old is not None else signal.SIG_DFL)
         for end in self._ends or ():
             os.close(end)
         self._ends = None

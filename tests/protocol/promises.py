@@ -252,14 +252,17 @@ class Witness(RuleBasedStateMachine):
         """
         for claim, outcome in pilot.ledger.entries[pilot.counted :]:
             key = (claim.id, claim.claimed_at)
-            if outcome is not None:
-                assert self.endings[key] == outcome.state
-                continue
             row = self.scene.rows.get(claim.id)
-            if row is not None and row.claimed_at == claim.claimed_at:
-                assert row.state not in pilot.tried[key]
-                if row.state == JobState.PROCESSING:
-                    assert key in pilot.dropped or row.locked_until < self.scene.now
+            state = row.state if row is not None and row.claimed_at == claim.claimed_at else None
+            if outcome is None:
+                assert state not in pilot.tried[key]
+                lives = row is not None and state == JobState.PROCESSING and row.locked_until >= self.scene.now
+                assert not lives or key in pilot.dropped
+            elif self.endings[key] != outcome.state:
+                # It was requeued, and then somebody else did what had been tried: nobody can tell that from the row.
+                assert self.endings[key] is JobState.PENDING
+                assert state == outcome.state
+                assert state in pilot.tried[key]
         pilot.counted = len(pilot.ledger.entries)
 
     def check_orphans(self, pilot: Pilot) -> None:
