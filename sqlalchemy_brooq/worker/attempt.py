@@ -62,6 +62,7 @@ class Attempt:
 
     __slots__ = (
         "_concluded",
+        "break_off",
         "claim",
         "given_up",
         "handler",
@@ -70,6 +71,7 @@ class Attempt:
         "lease_end",
         "outcome",
         "refusals",
+        "settling_since",
         "stage",
         "started_at",
         "stop",
@@ -94,6 +96,9 @@ class Attempt:
         """Outcomes that may have been written, by the states that they enter: the answers were lost."""
         self.stop: Callable[[Interruption], None] | None = None
         """How to reach a running handler beyond its claim: cancels the asyncio task of an async one."""
+        self.settling_since = 0.0
+        self.break_off: Callable[[], object] | None = None
+        """How to end a settling transaction of its own that a frozen server holds up."""
         self._concluded = False
 
     @property
@@ -123,6 +128,7 @@ class Attempt:
                 return False
             self._concluded = True
             self.stage = Stage.SETTLING
+            self.settling_since = time.monotonic()
             return True
 
     def interrupt(self, cause: Interruption) -> None:

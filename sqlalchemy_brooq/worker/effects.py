@@ -128,6 +128,7 @@ class Effects:
                 with loan.lent():
                     _call_back(attempt.claim, loan.session)
             self._prepare(attempt, loan)
+            attempt.break_off = loan.break_off
             if not attempt.conclude():
                 return  # the engine gave it up; letting the session go rolls it back
             sealing.outcome = Outcome(Event.DONE, result=text)
@@ -180,6 +181,7 @@ class Effects:
                     with loan.lent():
                         await _acall_back(attempt.claim, session)
                 await _spawn(session, self._prepare, attempt, loan)
+                attempt.break_off = loan.break_off
                 if not attempt.conclude():
                     return
                 outcome = sealing.outcome = Outcome(Event.DONE, result=text)

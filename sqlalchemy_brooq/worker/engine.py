@@ -207,6 +207,7 @@ class Worker:
             self._outbox.put,
             self._journal,
             config.watchdog_grace,
+            config.lease,
         )
         loops = [
             Loop("watchdog", watchdog.round, period=IDLE),

@@ -19,7 +19,7 @@ from sqlalchemy_brooq.book import existing_book, is_flushing
 from sqlalchemy_brooq.errors import TransactionMisused
 from sqlalchemy_brooq.model import Job
 from sqlalchemy_brooq.policy import error_text
-from sqlalchemy_brooq.worker.connection import READ_COMMITTED
+from sqlalchemy_brooq.worker.connection import READ_COMMITTED, break_off
 
 log = logging.getLogger("sqlalchemy_brooq.worker")
 
@@ -56,6 +56,7 @@ class Loan:
         self.connection: Connection
         self._root: SessionTransaction | None = None
         self._transaction: Transaction | None = None
+        self._driver: Any = None
         self._listening = False
         self._lent = False
         self._doubtful = False
@@ -72,6 +73,7 @@ class Loan:
         self.connection = self.session.connection(
             bind_arguments={"mapper": inspect(Job)}, execution_options={"isolation_level": READ_COMMITTED}
         )
+        self._driver = self.connection.connection.driver_connection
         self._root = self.session.get_transaction()
         self._transaction = self.connection.get_transaction()
 
@@ -131,6 +133,12 @@ class Loan:
                 self.connection.invalidate()
             with contextlib.suppress(Exception):
                 self.connection.close()
+
+    def break_off(self) -> bool:
+        """
+        End a statement that gets no answer; from another thread. False where the driver shows no socket.
+        """
+        return break_off(self._driver)
 
     def _listen(self) -> None:
         if self._listening:

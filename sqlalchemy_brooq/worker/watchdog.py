@@ -36,6 +36,7 @@ class Watchdog:
         settle: Takes an attempt that was concluded here.
         journal: Is told of hung handlers and lost leases.
         grace: After so long an interrupted handler counts as hung.
+        lease: After so long a settling transaction of its own counts as frozen.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Watchdog:
         settle: Callable[[Attempt], None],
         journal: Journal,
         grace: timedelta,
+        lease: timedelta,
     ) -> None:
         self._in_flight = in_flight
         self._running = running
@@ -53,6 +55,7 @@ class Watchdog:
         self._settle = settle
         self._journal = journal
         self._grace = grace.total_seconds()
+        self._lease = lease.total_seconds()
 
     def round(self) -> float:
         """
@@ -70,6 +73,9 @@ class Watchdog:
         return TICK if running or len(self._in_flight) else IDLE
 
     def _look_at(self, attempt: Attempt, now: float) -> None:
+        if attempt.stage is Stage.SETTLING and attempt.break_off is not None:
+            self._look_at_settling(attempt, now)
+            return
         options = attempt.handler.options
         ran = now - attempt.started_at
         if attempt.interrupted_at is None and ran >= options.attempt_timeout.total_seconds():
@@ -82,6 +88,14 @@ class Watchdog:
             if ignored >= self._grace:
                 attempt.hung = True
                 self._journal.hung(attempt.claim, ignored)
+
+    def _look_at_settling(self, attempt: Attempt, now: float) -> None:
+        """
+        Break off a settling transaction whose server has not answered for a whole lease.
+        """
+        if now >= attempt.settling_since + self._lease and attempt.break_off is not None:
+            attempt.break_off()
+            attempt.break_off = None
 
     def _end(self, attempt: Attempt) -> None:
         """
