@@ -66,7 +66,7 @@ def _readable(moment: ColumnElement[datetime]) -> ColumnElement[datetime]:
     """
     Return *moment* within the years that Python knows: plain SQL may write ``-infinity``, say.
     """
-    first, last = (cast(literal_column(f"'{year}-01-01Z'"), MOMENT) for year in ("0002", "9998"))
+    first, last = (cast(literal_column(f"'{year}-06-01Z'"), MOMENT) for year in ("0001", "9999"))
     return func.greatest(func.least(moment, last), first).label(moment.key)
 
 
