@@ -95,7 +95,7 @@ def plans(connection: Connection) -> Iterator[Plan]:
             "job_terminal",
             "delete what ended long ago",
             retention.purge(TERMINAL),
-            {"ttl": timedelta(days=1), "batch": 1000, "held": []},
+            {"ttl": timedelta(days=1), "batch": 1000, **retention.FIRST},
         ),
     ):
         yield Plan(index, purpose, explained(connection, statement, parameters))

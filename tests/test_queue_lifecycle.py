@@ -323,9 +323,7 @@ def test_inside_a_running_loop_async_handlers_run_in_it(engine: Engine, make_que
     assert our_threads() == set()
 
 
-def test_a_loop_that_ends_under_its_queue_gives_the_jobs_back_and_is_not_healthy(
-    engine: Engine, make_queue: MakeQueue
-) -> None:
+def test_a_queue_whose_loop_ended_claims_nothing_and_is_not_healthy(engine: Engine, make_queue: MakeQueue) -> None:
     queue = make_queue(engine)
 
     @queue.handler("t")
@@ -334,7 +332,8 @@ def test_a_loop_that_ends_under_its_queue_gives_the_jobs_back_and_is_not_healthy
     asyncio.run(queue.astart())  # and nobody awaits astop()
     add(engine, *(brooq.Job("t") for _ in range(3)))
 
-    eventually(lambda: (h := queue.health()) is not None and not h.healthy and h.leases == 0)
+    eventually(lambda: (h := queue.health()) is not None and not h.healthy)
+    threading.Event().wait(0.3)  # several polls: nothing to wait for, since nothing may happen
     assert states(engine) == {"pending": 3}
     with engine.connect() as connection:
         assert connection.scalar(text("SELECT max(attempts) FROM job")) == 0

@@ -125,7 +125,7 @@ class Executor:
         """
         Return how many more jobs can be taken.
         """
-        if self.broken:
+        if not self.healthy:
             return 0
         with self._change:
             return self._capacity - len(self._running) - len(self._waiting)
