@@ -23,6 +23,7 @@ from sqlalchemy.orm import Session
 
 from sqlalchemy_brooq import schema
 from sqlalchemy_brooq.config import Config
+from sqlalchemy_brooq.errors import Shutdown
 from sqlalchemy_brooq.metrics import Metrics
 from sqlalchemy_brooq.vocabulary import Event, Outcome
 from sqlalchemy_brooq.worker.aioloop import HandlerLoop
@@ -314,7 +315,8 @@ class Worker:
         """
         Let go of handlers that ignore the shutdown: they keep their leases, which then run out.
         """
-        abandoned = [attempt for attempt in self._executor.running() if attempt.conclude()]
+        cause = Shutdown("the worker has stopped without waiting for this handler")
+        abandoned = [attempt for attempt in self._executor.running() if attempt.give_up(cause)]
         self._in_flight.remove(abandoned)
         for attempt in abandoned:
             log.error(

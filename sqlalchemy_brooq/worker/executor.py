@@ -252,8 +252,8 @@ class Executor:
         """
         Record a failure where a handler has ended and nothing was decided: its lease would be renewed for good.
         """
-        if attempt.stage is Stage.OVER or attempt.outcome is not None:
-            return
+        if attempt.given_up or attempt.stage is Stage.OVER or attempt.outcome is not None:
+            return  # whoever gave it up says what becomes of it
         attempt.conclude()
         claim, error = attempt.claim, RuntimeError("the engine failed on how the handler ended; its log says more")
         attempt.outcome = policy.failure(claim.attempt, claim.requeues, attempt.handler.options, error)
