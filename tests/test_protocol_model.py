@@ -45,11 +45,13 @@ from tests.protocol.wires import AnswerLost, Fault, Wire
 from tests.protocol.workers import (
     GUARD,
     GUARDED,
+    LEASE,
     MAX_ATTEMPTS,
     PLAIN,
     RETENTION,
     TOPICS,
     TRANSACTIONAL,
+    UNSTORABLE,
     Act,
     Bare,
     Pilot,
@@ -78,6 +80,21 @@ OUTCOMES: Final = {
     "canceled": Outcome(Event.CANCELED, error="E: canceled"),
     "requeued": RELEASED,
 }
+
+
+class Which(Enum):
+    """
+    Whose claims a worker without a memory takes for its own.
+    """
+
+    ALIVE = auto()
+    """Its own."""
+    STALE = auto()
+    """Earlier ones, by anybody, of the jobs that it holds now."""
+    OTHERS = auto()
+    """What others hold now."""
+    ANY = auto()
+    """All that anybody was ever told of."""
 
 
 class End(Enum):
@@ -118,6 +135,8 @@ LEASES = st.one_of(PICKS, st.just(ALL))
 """Those that run out."""
 COMMIT = st.sampled_from([True, True, True, False])
 FAULT = st.sampled_from([None, *Fault])
+RARE_FAULT = st.sampled_from([None, None, None, None, None, *Fault])
+CLEAR: Final = (Fault.BEFORE, Fault.AFTER)
 SPEC = st.tuples(
     st.sampled_from(TOPICS),
     st.sampled_from([None, None, "k1", "k2"]),
@@ -125,18 +144,20 @@ SPEC = st.tuples(
     st.sampled_from([timedelta(0), timedelta(0), timedelta(hours=1)]),
 )
 SPECS = st.lists(SPEC, min_size=1, max_size=4)
-#: Of which claim (of the worker's own that are alive, or of all there ever were), and what is to be written.
-SETTLES = st.lists(st.tuples(st.booleans(), PICK, st.sampled_from([*OUTCOMES])), max_size=4)
-#: Which of the handlers that run, what it does, and what happens to its commit.
+WHICH = st.sampled_from(Which)
+SETTLES = st.lists(st.tuples(WHICH, PICK, st.sampled_from([*OUTCOMES])), max_size=4)
+"""Which claims, and what is to be written about them."""
+CHOICES = st.lists(st.tuples(WHICH, PICK, st.none()), max_size=4)
 ACTS = st.lists(
     st.tuples(
         PICK,
         st.sampled_from([act for act in Act if act is not Act.OBEY]),
-        st.sampled_from([None, None, Fault.BEFORE, Fault.AFTER]),
+        st.sampled_from([None, None, *CLEAR]),
     ),
     min_size=1,
     max_size=4,
 )
+"""Which of the handlers that run, what it does, and what happens to its commit."""
 Acting = tuple[int, Act, Fault | None]
 SERVED: Final = (TOPICS, (PLAIN, GUARDED))
 """What the two whole workers serve."""
@@ -203,9 +224,9 @@ class Protocol(Witness):
         rows = self.scene.rows
         return any((rows[id_].topic, rows[id_].idempotency_key) == (topic, key) for id_ in self.scene.locked)
 
-    @rule(operation=st.sampled_from(Operation), pick=PICK, commit=COMMIT)
-    def operate(self, operation: Operation, pick: int, commit: bool) -> None:
-        for row in self.pick([pick]):
+    @rule(operation=st.sampled_from(Operation), over=st.booleans(), pick=PICK, commit=COMMIT)
+    def operate(self, operation: Operation, over: bool, pick: int, commit: bool) -> None:
+        for row in self.pick([pick], TERMINAL if over else frozenset(JobState) - TERMINAL):
             with Session(self.stage.engine) as session:
                 expected = self.operated(operation, session, row)
                 session.commit() if commit else session.rollback()
@@ -241,8 +262,8 @@ class Protocol(Witness):
 
     # -- workers that are nothing but their statements
 
-    @rule(worker=WORKER, want=st.integers(0, 4), settles=SETTLES, fault=FAULT)
-    def exchange(self, worker: int, want: int, settles: list[tuple[bool, int, str]], fault: Fault | None) -> None:
+    @rule(worker=WORKER, want=st.integers(0, 4), settles=SETTLES, fault=RARE_FAULT)
+    def exchange(self, worker: int, want: int, settles: list[tuple[Which, int, str]], fault: Fault | None) -> None:
         """
         Settle any claims that anybody ever had, with any outcomes, as one of two workers; and claim.
         """
@@ -272,15 +293,18 @@ class Protocol(Witness):
         assert {claim.id for claim, _ in settlements if claim not in unwritten} == ends.keys()
         assert bare.store.fates(unwritten) == [fate(claim, scene, self.scene, bare.name) for claim in unwritten]
 
-    def chosen(self, bare: Bare, choices: Iterable[tuple[bool, int, Any]]) -> list[tuple[Claim, Any]]:
+    def chosen(self, bare: Bare, choices: Iterable[tuple[Which, int, Any]]) -> list[tuple[Claim, Any]]:
         """
         Return different claims, each with what was chosen for it, in the order in which rows are locked.
         """
         alive = [claim for claim in self.claims if self.scene.lives(claim, bare.name)]
+        jobs = {claim.id for claim in alive}
+        stale = [claim for claim in self.claims if claim.id in jobs and claim not in alive]
+        others = [claim for claim in self.claims if self.scene.lives(claim, claim.lease.worker) and claim not in alive]
+        from_which = {Which.ALIVE: alive, Which.STALE: stale, Which.OTHERS: others, Which.ANY: self.claims}
         found: dict[Claim, Any] = {}
-        for own, pick, choice in choices:
-            claims = alive if own else self.claims
-            if claims:
+        for which, pick, choice in choices:
+            if claims := from_which[which]:
                 found[claims[-1 - pick % len(claims)]] = choice  # the younger ones first
         return sorted(found.items(), key=lambda pair: (pair[0].id, pair[0].claimed_at))
 
@@ -293,16 +317,19 @@ class Protocol(Witness):
         moves = self.expect(ends=ends if fault is Fault.AFTER else {}, claimer=claimer)
         assert fault is Fault.AFTER or not moves[Kind.CLAIM]
 
-    @rule(
-        worker=WORKER,
-        choices=st.lists(st.tuples(st.booleans(), PICK, st.none()), min_size=1, max_size=4),
-        leases=LEASES,
-    )
-    @precondition(lambda self: self.claims)
-    def renew(self, worker: int, choices: list[tuple[bool, int, None]], leases: Iterable[int]) -> None:
+    @rule(worker=WORKER, choices=CHOICES, leases=LEASES, releases=st.booleans())
+    def keep(self, worker: int, choices: list[tuple[Which, int, None]], leases: Iterable[int], releases: bool) -> None:
+        """
+        Renew some leases, after others have run out, and perhaps give back what the worker holds beside them.
+        """
         self.run_out(leases)
-        bare, scene = self.bares[worker], self.scene
-        claims = [claim for claim, _ in self.chosen(bare, choices)]
+        claims = [claim for claim, _ in self.chosen(self.bares[worker], choices)]
+        self.renew(self.bares[worker], claims)
+        if releases:
+            self.release(self.bares[worker], claims)
+
+    def renew(self, bare: Bare, claims: list[Claim]) -> None:
+        scene = self.scene
         held = [scene.lives(claim, bare.name) and scene.rows[claim.id].locked_until >= scene.now for claim in claims]
         due = [is_held and scene.is_free(claim.id) for claim, is_held in zip(claims, held, strict=True)]
 
@@ -313,14 +340,8 @@ class Protocol(Witness):
         until = {move.id: move.new.locked_until for move in moves[Kind.RENEWAL]}
         assert answer == [until[claim.id] if is_due else None for claim, is_due in zip(claims, due, strict=True)]
 
-    @rule(worker=WORKER, known=st.lists(st.tuples(st.just(True), PICK, st.none()), max_size=4))
-    def release(self, worker: int, known: list[tuple[bool, int, None]]) -> None:
-        """
-        Give back what a worker holds, but for the claims that it knows.
-        """
-        bare = self.bares[worker]
-        claims = [claim for claim, _ in self.chosen(bare, known)]
-        keys = {(claim.id, claim.claimed_at) for claim in claims}
+    def release(self, bare: Bare, known: list[Claim]) -> None:
+        keys = {(claim.id, claim.claimed_at) for claim in known}
         ends = {
             row.id: RELEASED
             for row in self.scene.rows.values()
@@ -329,7 +350,7 @@ class Protocol(Witness):
             and (row.id, row.claimed_at) not in keys
             and self.scene.is_free(row.id)
         }
-        assert {job.id for job in bare.store.release(claims)} == ends.keys()
+        assert {job.id for job in bare.store.release(known)} == ends.keys()
         self.expect(ends=ends)
 
     # -- reapers
@@ -415,7 +436,7 @@ class Protocol(Witness):
         pilot, scene = self.pilots[worker], self.scene
         known, free, ready = pilot.known(), pilot.executor.free(), self.ready(pilot.topics)
         decided = {key: attempt.outcome for key, attempt in known.items() if attempt.outcome}
-        spoiled = {attempt for attempt in known.values() if attempt.outcome and attempt.outcome.result == "{"}
+        spoiled = {attempt for attempt in known.values() if attempt.outcome and attempt.outcome.result == UNSTORABLE}
         if hint:
             pilot.worker._pump.hint()
         pilot.executor.handed.clear()
@@ -507,11 +528,13 @@ class Protocol(Witness):
             pilot.tried[attempt.key].add(JobState.DONE)
         self.check_ledger(pilot)
 
-    @rule(worker=WORKER, leases=LEASES, fault=st.sampled_from([None, None, Fault.BEFORE, Fault.AFTER]))
-    def beat(self, worker: int, leases: Iterable[int], fault: Fault | None) -> None:
+    @rule(worker=WORKER, leases=LEASES, woken=st.booleans(), fault=st.sampled_from([None, *CLEAR]))
+    def beat(self, worker: int, leases: Iterable[int], woken: bool, fault: Fault | None) -> None:
         """
         Let the heartbeat of a whole worker make a round, after some leases have run out.
         """
+        if not self.pilots[worker].known():
+            self.pump(worker, hint=True)
         self.run_out(leases)
         pilot, scene = self.pilots[worker], self.scene
         known = pilot.known()
@@ -521,10 +544,15 @@ class Protocol(Witness):
                 lost.add(key)
             elif scene.is_free(key[0]):
                 due.add(key[0])
+        if not woken:
+            self.stage.beats += LEASE.total_seconds()
         with pilot.wires[1].losing(fault):
             answered = pilot.round("heartbeat")
 
-        moves = self.expect(renewal=due if known and fault is not Fault.BEFORE else ())
+        moves = self.look()
+        renewed = {move.id for move in moves[Kind.RENEWAL]}
+        assert renewed == (due if fault is not Fault.BEFORE else set()) or (woken and not renewed)
+        assert not any(moves[kind] for kind in Kind if kind is not Kind.RENEWAL)
         if not answered:
             return
         for move in moves[Kind.RENEWAL]:
@@ -639,7 +667,7 @@ class Protocol(Witness):
         self.reap(None, guarded=True, batch=1_000, leases=[])
         while ready := len(self.ready(TOPICS)):
             self.exchange(0, ready, [], None)
-            self.exchange(0, 0, [(True, pick, "done") for pick in range(ready)], None)
+            self.exchange(0, 0, [(Which.ALIVE, pick, "done") for pick in range(ready)], None)
         assert {row.state for row in self.scene.rows.values()} <= TERMINAL
 
 

@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy_brooq.metrics import Metrics
 from sqlalchemy_brooq.vocabulary import Outcome
 from sqlalchemy_brooq.worker import engine as engines
+from sqlalchemy_brooq.worker import heartbeat as heartbeats
 from sqlalchemy_brooq.worker import pump as pumps
 from sqlalchemy_brooq.worker.connection import PrivateConnection
 from tests.protocol.moves import Move, Scene
@@ -78,6 +79,8 @@ class Stage:
     open: list[Pending] = field(default_factory=list)
     ahead: float = 0.0
     """Seconds by which the pumps' monotonic clock is ahead of this process's."""
+    beats: float = 0.0
+    """The same for the heartbeats'."""
     commits: Fault | None = None
     """What happens to the commits of handlers' sessions."""
 
@@ -100,6 +103,7 @@ class Stage:
         monkeypatch.setattr(engines, "Executor", Stepwise)
         monkeypatch.setattr(engines, "Journal", Ledger)
         monkeypatch.setattr(pumps, "time", SimpleNamespace(monotonic=self.clock))
+        monkeypatch.setattr(heartbeats, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + self.beats))
 
     def clock(self) -> float:
         """

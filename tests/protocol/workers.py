@@ -34,8 +34,10 @@ PLAIN, TRANSACTIONAL, GUARDED = TOPICS = ("mail", "books", "risky")
 GUARD: Final = {GUARDED: 1}
 """``max_requeues`` of the topics that have one."""
 MAX_ATTEMPTS: Final = 2
-ROUND: Final = 0.1
+ROUND: Final = 0.2
 """Seconds between two rounds of a pump: more than it pauses before it writes a refused outcome again."""
+UNSTORABLE: Final = "{"
+"""A result that the database refuses."""
 AT_ONCE: Final = timedelta(microseconds=1)
 RETENTION: Final = timedelta(days=30)
 CONFIG: Final = brooq.Config(
@@ -132,6 +134,8 @@ class Pilot:
         """The attempts that wrote to ``probe``."""
         self.tried: defaultdict[Key, set[JobState]] = defaultdict(set)
         """What may have been written about an attempt, though nobody answered."""
+        self.doubted: defaultdict[Key, set[JobState]] = defaultdict(set)
+        """The same, as far as the worker knows: it takes a refusal of one outcome for doubt about all."""
         self.lost_at = 0.0
         """When it last claimed without an answer, by its own clock."""
         self.dropped: set[Key] = set()
@@ -196,18 +200,17 @@ class Pilot:
         Let the pump make a round, and note what it can't know afterwards.
         """
         wire, began = self.wires[0], self._stage.clock()
+        outcomes = {key: attempt.outcome for key, attempt in self.known().items() if attempt.outcome}
+        if any(outcome.result == UNSTORABLE for outcome in outcomes.values()):
+            for key, outcome in outcomes.items():
+                self.doubted[key].add(outcome.state)
         with wire.losing(fault, after):
             answered = self.round("pump")
         for key in zip(wire.lost.get("outcome_id", ()), wire.lost.get("outcome_claimed_at", ()), strict=True):
-            self.tried[key].add(self.decided(key).state)
+            self.tried[key].add(outcomes[key].state)
         if "want" in wire.lost:
             self.lost_at = began
         return answered
-
-    def decided(self, key: Key) -> Outcome:
-        outcome = self.attempts[key].outcome
-        assert outcome is not None
-        return outcome
 
     def run(self, attempt: Attempt, act: Act) -> None:
         """
@@ -216,7 +219,7 @@ class Pilot:
         self.act = act
         self.executor.step(attempt)
         if act is Act.UNSTORABLE and attempt.outcome == Outcome(Event.DONE):
-            attempt.outcome = Outcome(Event.DONE, result="{")
+            attempt.outcome = Outcome(Event.DONE, result=UNSTORABLE)
 
     def outcome(self, move: Move) -> Outcome | None:
         """
@@ -233,6 +236,7 @@ class Pilot:
         """
         Shut down as the engine does when the grace period is over.
         """
+        self.executor.stop_admitting()
         self.worker._pump.stop_claiming()
         self.worker._requeue_waiting()
         self.executor.interrupt()
