@@ -67,7 +67,6 @@ class Claim:
 
     def __init__(
         self,
-        *,
         id: UUID,  # noqa: A002 - the column's name
         topic: str,
         payload: Any,

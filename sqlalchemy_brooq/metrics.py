@@ -195,11 +195,11 @@ class Metrics:
         """
         self._claimed[topic,].inc(count)
 
-    def settled(self, topic: str, label: Label) -> None:
+    def settled(self, topic: str, label: Label, count: int = 1) -> None:
         """
-        Count an attempt that ended, by how.
+        Count attempts that ended, by how.
         """
-        self._settled[topic, label].inc()
+        self._settled[topic, label].inc(count)
 
     def attempted(self, topic: str, seconds: float) -> None:
         """

@@ -138,3 +138,7 @@ class Outcome:
         if self.event is Event.REQUEUED:
             return Label.REQUEUED
         return Label.PRESERVED if self.refund else Label(self.state.value)
+
+
+SUCCESS: Final = Outcome(Event.DONE)
+"""The outcome of most attempts: done, and nothing more to say."""

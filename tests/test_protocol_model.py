@@ -277,14 +277,16 @@ class Protocol(Witness):
         scene, ready = self.scene, self.ready(TOPICS)
         if not (want or settlements):
             return
+        request = bare.turns.request(want) if want else None
         with bare.wire.losing(fault):
             try:
-                answer = bare.store.exchange(settlements, bare.turns.request(want) if want else None)
+                answer = bare.store.exchange(settlements, request)
             except AnswerLost:
                 self.answer_lost(bare.wire, fault, ends, bare.name)
                 return
-        claims = [one.claim for one in answer.claimed]
-        bare.turns.learn((claim.priority, claim.topic) for claim in claims)
+        claims = list(answer.claims)
+        if request is not None:
+            bare.turns.learn(request, claims)
         moves = self.expect(ends=ends, claimer=bare.name)
         check_choice([move.old for move in moves[Kind.CLAIM]], ready, want)
         check_answer(claims, moves[Kind.CLAIM], bare.name)
@@ -438,7 +440,7 @@ class Protocol(Witness):
         decided = {key: attempt.outcome for key, attempt in known.items() if attempt.outcome}
         spoiled = {attempt for attempt in known.values() if attempt.outcome and attempt.outcome.result == UNSTORABLE}
         if hint:
-            pilot.worker._pump.hint()
+            pilot.worker._crew.demand.hint()
         pilot.executor.handed.clear()
         answered = pilot.pump(fault, after)
 

@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from sqlalchemy import (
     CTE,
+    Boolean,
     ColumnElement,
     DateTime,
     Executable,
     Integer,
     Interval,
     Select,
-    SmallInteger,
     Text,
     Uuid,
     and_,
@@ -31,6 +31,7 @@ from sqlalchemy import (
     or_,
     select,
     true,
+    tuple_,
     update,
 )
 from sqlalchemy import bindparam as bind
@@ -39,15 +40,17 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy_brooq.kinds import MAX_INTEGER
 from sqlalchemy_brooq.model import JOB
 from sqlalchemy_brooq.statements.fence import PROCESSING, held, leaving, literal
-from sqlalchemy_brooq.statements.shapes import among, rows_of
+from sqlalchemy_brooq.statements.shapes import IDS, MOMENTS, NUMBERS, WORDS, among, rows_of
 from sqlalchemy_brooq.vocabulary import Event, JobState
 
 MOMENT: Final = DateTime(timezone=True)
 
-#: The columns of an outcome.
+#: What names a claim, beside its worker.
+CLAIM_KEY: Final[dict[str, Any]] = {"id": IDS, "claimed_at": MOMENTS}
+
+#: The columns of an outcome. Those without a state are ``done``, and nothing else: see `settle`.
 OUTCOME: Final[dict[str, Any]] = {
-    "id": Uuid(),
-    "claimed_at": MOMENT,
+    **CLAIM_KEY,
     "state": Text(),
     "delay": Interval(),
     "refund": Integer(),
@@ -55,11 +58,23 @@ OUTCOME: Final[dict[str, Any]] = {
     "result": Text(),
 }
 
-#: What names a claim, beside its worker.
-CLAIM_KEY: Final[dict[str, Any]] = {"id": Uuid(), "claimed_at": MOMENT}
+#: The columns of a branch of a claim: up to ``limit`` jobs of one topic and priority, after the first ``skip``
+#: of those that come no earlier than ``after_at`` and ``after_id``.
+BRANCH: Final[dict[str, Any]] = {
+    "priority": NUMBERS,
+    "topic": WORDS,
+    "limit": NUMBERS,
+    "skip": NUMBERS,
+    "after_at": MOMENTS,
+    "after_id": IDS,
+}
 
-#: The columns of a branch of a claim: up to ``limit`` jobs of one topic and priority, after the first ``skip``.
-BRANCH: Final[dict[str, Any]] = {"priority": SmallInteger(), "topic": Text(), "skip": Integer(), "limit": Integer()}
+#: The columns of a level: a priority, and whether something is known to be ready there.
+LEVEL: Final[dict[str, Any]] = {"priority": NUMBERS, "sure": Boolean()}
+
+ZERO, ONE = literal_column("0", Integer()), literal_column("1", Integer())
+NIL: Final = literal_column("'00000000-0000-0000-0000-000000000000'::uuid", Uuid())
+EVER: Final = literal_column("'-infinity'::timestamptz", MOMENT)
 
 
 def _readable(moment: ColumnElement[datetime]) -> ColumnElement[datetime]:
@@ -89,7 +104,8 @@ def settle() -> Executable:
     """
     Write a batch of outcomes; the answer is one row: the numbers of those that were not written.
 
-    Parameters: ``worker``, and the arrays of `OUTCOME` as ``outcome_<column>``, sorted by id.
+    Parameters: ``worker``, and the arrays of `OUTCOME` as ``outcome_<column>``. The ids and moments of all, sorted
+    by id, but first come those which the other arrays say something about: these are as short as that.
     """
     missing, _ = _settling()
     return select(missing)
@@ -99,8 +115,8 @@ def claim() -> Executable:
     """
     Claim up to ``want`` ready jobs, and answer with `CLAIMED` in the order in which they are to run.
 
-    Parameters: ``worker``, ``lease``, ``want``, and the arrays of `BRANCH` as ``branch_<column>``, in the
-    order in which the branches are to be asked.
+    Parameters: ``worker``, ``lease``, ``want``, the arrays of `LEVEL` as ``level_<column>``, and those of `BRANCH`
+    as ``branch_<column>``, in the order in which the branches are to be asked.
     """
     claimed = _claiming()
     return select(*claimed.c).order_by(*_running_order(claimed))
@@ -108,15 +124,15 @@ def claim() -> Executable:
 
 def exchange() -> Executable:
     """
-    Do both at once: every row of the answer begins with the numbers of `settle`, followed by a claim's columns.
+    Do both at once: every row of the answer has a claim's columns, and then the numbers of `settle`.
 
-    Where nothing was claimed there is one row, whose other columns are NULL.
+    Where nothing was claimed there is one row, whose first columns are NULL.
     """
     missing, settled = _settling()
     claimed = _claiming()
     answer = select(missing).subquery("answer")
     return (
-        select(answer.c.missing, *claimed.c)
+        select(*claimed.c, answer.c.missing)
         .select_from(answer.outerjoin(claimed, true()))
         .order_by(*_running_order(claimed))
         .add_cte(settled)
@@ -166,8 +182,8 @@ def _written(outcome: Any) -> dict[str, Any]:
     fails = outcome["state"] == literal(JobState.FAILED)
     goes_on = or_(fails, outcome["state"] == literal(JobState.PENDING))
     return {
-        "state": outcome["state"],
-        "attempts": func.greatest(JOB.c.attempts - outcome["refund"], 0),
+        "state": func.coalesce(outcome["state"], literal(JobState.DONE)),
+        "attempts": func.greatest(JOB.c.attempts - func.coalesce(outcome["refund"], ZERO), ZERO),
         "available_at": case((fails, func.now() + outcome["delay"]), else_=JOB.c.available_at),
         "locked_by": case((goes_on, null()), else_=JOB.c.locked_by),
         "locked_until": case((goes_on, null()), else_=JOB.c.locked_until),
@@ -193,7 +209,7 @@ def _claiming() -> CTE:
         .where(among(JOB.c.id, select(picked.c.id)))
         .values(
             state=PROCESSING,
-            attempts=func.least(JOB.c.attempts, MAX_INTEGER - 1) + 1,
+            attempts=func.least(JOB.c.attempts, literal_column(str(MAX_INTEGER - 1), Integer())) + ONE,
             locked_by=bind("worker", type_=Text),
             locked_until=func.now() + bind("lease", type_=Interval),
             # Not now(): two transactions may begin in one microsecond, and this is part of the fence.
@@ -208,8 +224,12 @@ def _claiming() -> CTE:
 def picking() -> Select[Any]:
     """
     Return the locking read of the claim: the ids to take.
+
+    Levels at which nothing is ready, whatever its topic, are left out first: with many topics there are many
+    branches to them.
     """
     branch = rows_of("branch", BRANCH)
+    after = tuple_(func.coalesce(branch.c.after_at, EVER), func.coalesce(branch.c.after_id, NIL))
     candidate = (
         select(JOB.c.id)
         .where(
@@ -217,14 +237,42 @@ def picking() -> Select[Any]:
             JOB.c.topic == branch.c.topic,
             JOB.c.priority == branch.c.priority,
             JOB.c.available_at <= func.now(),
+            tuple_(JOB.c.available_at, JOB.c.id) >= after,
         )
         .order_by(JOB.c.available_at, JOB.c.id)
-        .offset(branch.c.skip)
+        .offset(func.coalesce(branch.c.skip, ZERO))
         .limit(branch.c.limit)
         .with_for_update(skip_locked=True, key_share=True)
         .lateral("candidate")
     )
-    return select(candidate.c.id).select_from(branch.join(candidate, true())).limit(bind("want", type_=Integer))
+    return (
+        select(candidate.c.id)
+        .select_from(branch.join(candidate, true()))
+        .where(among(branch.c.priority, _live_levels()))
+        .limit(bind("want", type_=Integer))
+    )
+
+
+def _live_levels() -> Select[Any]:
+    """
+    Return the priorities at which a job is ready, or known to be.
+    """
+    level = rows_of("level", LEVEL)
+    # Not EXISTS, which drops the order: without it the planner may read the table instead of the index.
+    first = (
+        select(JOB.c.id)
+        .where(
+            leaving(Event.CLAIMED), JOB.c.priority == level.c.priority, JOB.c.available_at <= func.now(), ~level.c.sure
+        )
+        .order_by(JOB.c.available_at, JOB.c.id)
+        .limit(ONE)
+        .lateral("first")
+    )
+    return (
+        select(level.c.priority)
+        .select_from(level.outerjoin(first, true()))
+        .where(or_(level.c.sure, first.c.id.is_not(None)))
+    )
 
 
 def _running_order(claimed: CTE) -> tuple[ColumnElement[Any], ...]:

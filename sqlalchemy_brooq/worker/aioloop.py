@@ -8,9 +8,9 @@ import asyncio
 import contextvars
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 log = logging.getLogger("sqlalchemy_brooq.worker")
 
@@ -19,12 +19,10 @@ CLEAN_UP: Final = 1.0
 
 T = TypeVar("T")
 
-Start = tuple[contextvars.Context, Callable[[], Coroutine[Any, Any, None]]]
-
 
 class HandlerLoop:
     """
-    Starts tasks in an event loop from any thread.
+    Calls into an event loop from any thread.
 
     Args:
         loop: The consumer's running loop; ``None`` makes one, on a thread of its own.
@@ -32,7 +30,6 @@ class HandlerLoop:
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._loop = loop
-        self._tasks: set[asyncio.Task[None]] = set()
         self._thread: threading.Thread | None = None
 
     @property
@@ -53,13 +50,16 @@ class HandlerLoop:
             self._thread = threading.Thread(target=_run, args=[self._loop], name="brooq-loop", daemon=True)
             self._thread.start()
 
-    def submit(self, starts: Sequence[Start]) -> None:
+    def call(self, start: Callable[[asyncio.AbstractEventLoop], None]) -> None:
         """
-        Start one task for each of *starts*, all in one call into the loop.
+        Call *start* in the loop, with the loop.
+
+        Raises:
+            RuntimeError: The loop is closed.
         """
         if self._loop is None:
             raise RuntimeError("the handlers' loop was not started")
-        self._loop.call_soon_threadsafe(self._start_all, self._loop, starts)
+        self._loop.call_soon_threadsafe(start, self._loop)
 
     def close(self, timeout: float) -> bool:
         """
@@ -70,13 +70,6 @@ class HandlerLoop:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout)
         return not self._thread.is_alive()
-
-    def _start_all(self, loop: asyncio.AbstractEventLoop, starts: Sequence[Start]) -> None:
-        for context, begin in starts:
-            task = loop.create_task(begin(), context=context)
-            # The loop itself keeps only weak references to its tasks.
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:

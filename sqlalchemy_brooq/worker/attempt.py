@@ -7,6 +7,7 @@ and the first one concludes. Knows no SQL and starts no thread.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -49,7 +50,7 @@ class Stage(Enum):
 
 
 Key = tuple[UUID, datetime]
-"""By id alone it would not do: one process can hold two runs of one job."""
+"""What identifies an attempt: by its job's id alone, one process can hold two of one job."""
 
 _concluding: Final = threading.Lock()
 """Orders the first conclusion of an attempt before any other; held for moments only."""
@@ -75,6 +76,7 @@ class Attempt:
         "stage",
         "started_at",
         "stop",
+        "task",
         "tried",
     )
 
@@ -92,10 +94,12 @@ class Attempt:
         self.outcome: Outcome | None = None
         self.refusals = 0
         """How often the database refused to write the outcome."""
-        self.tried: dict[JobState, Outcome] = {}
+        self.tried: dict[JobState, Outcome] | None = None
         """Outcomes that may have been written, by the states that they enter: the answers were lost."""
-        self.stop: Callable[[Interruption], None] | None = None
-        """How to reach a running handler beyond its claim: cancels the asyncio task of an async one."""
+        self.stop: Callable[[Attempt, Interruption], None] | None = None
+        """How to reach a running handler beyond its claim."""
+        self.task: asyncio.Task[None] | None = None
+        """Runs an async handler; none that is over, or the two would keep each other."""
         self.settling_since = 0.0
         self.break_off: Callable[[], object] | None = None
         """How to end a settling transaction of its own that a frozen server holds up."""
@@ -107,6 +111,12 @@ class Attempt:
         What identifies this attempt among all of a process.
         """
         return self.claim.id, self.claim.claimed_at
+
+    def may_have_written(self, outcome: Outcome) -> None:
+        """
+        Keep in mind that *outcome* may have been written, though nobody said so.
+        """
+        self.tried = {**(self.tried or {}), outcome.state: outcome}
 
     def start(self) -> bool:
         """
@@ -143,7 +153,7 @@ class Attempt:
             interrupt(self.claim, cause)
             stop = self.stop
         if stop is not None:
-            stop(cause)
+            stop(self, cause)
 
     def give_up(self, cause: Interruption) -> bool:
         """
@@ -160,7 +170,7 @@ class Attempt:
             stop, running = self.stop, self.stage is Stage.RUNNING
             self.stage = Stage.SETTLING
         if stop is not None and running:
-            stop(cause)
+            stop(self, cause)
         return True
 
 
@@ -171,7 +181,8 @@ class InFlight:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._attempts: dict[Key, Attempt] = {}
+        # As objects: by id alone it would not do, one process can hold two runs of one job.
+        self._attempts: set[Attempt] = set()
 
     def __len__(self) -> int:
         return len(self._attempts)
@@ -181,8 +192,7 @@ class InFlight:
         Take in freshly claimed attempts.
         """
         with self._lock:
-            for attempt in attempts:
-                self._attempts[attempt.key] = attempt
+            self._attempts.update(attempts)
 
     def remove(self, attempts: Collection[Attempt]) -> None:
         """
@@ -191,14 +201,23 @@ class InFlight:
         with self._lock:
             for attempt in attempts:
                 attempt.stage = Stage.OVER
-                self._attempts.pop(attempt.key, None)
+            self._attempts.difference_update(attempts)
 
     def all(self) -> list[Attempt]:
         """
         Return a copy of the table.
         """
         with self._lock:
-            return list(self._attempts.values())
+            return list(self._attempts)
+
+
+def outcome_of(attempt: Attempt) -> Outcome:
+    """
+    Return the outcome that was decided for *attempt*.
+    """
+    if attempt.outcome is None:
+        raise RuntimeError(f"{attempt.claim!r} reached the pump without an outcome")
+    return attempt.outcome
 
 
 def by_job(attempt: Attempt) -> int:

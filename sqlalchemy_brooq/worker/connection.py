@@ -50,11 +50,14 @@ class PrivateConnection:
         engine: The engine whose connections are imitated.
         plain: Use nothing of the session's state (for a transaction pooler): no prepared
             statements, and every call names its isolation level.
+        generic: Plan prepared statements once. For a few rows a plan takes longer to make than to run, and the
+            server would make a new one each time for arrays, whose sizes a plan of their own can tell.
     """
 
-    def __init__(self, engine: Engine, *, plain: bool = False) -> None:
+    def __init__(self, engine: Engine, *, plain: bool = False, generic: bool = False) -> None:
         self._engine = engine
         self._plain = plain
+        self._generic = generic and not plain
         self._turn = threading.Lock()
         self._pool = engine.pool.recreate()
         self._connection: Connection | None = None
@@ -181,6 +184,8 @@ class PrivateConnection:
         connection = connection.execution_options(isolation_level=READ_COMMITTED)
         with connection.begin():
             default = connection.scalar(select(func.current_setting("default_transaction_isolation")))
+            if self._generic:
+                connection.execute(select(func.set_config("plan_cache_mode", "force_generic_plan", False)))
         self._autocommit = default == READ_COMMITTED.lower() and not self._plain
         if self._autocommit:
             connection = connection.execution_options(isolation_level="AUTOCOMMIT")

@@ -249,7 +249,7 @@ class Effects:
         """
         claim, connection = attempt.claim, loan.connection
         if self._write(claim, connection, outcome):
-            attempt.tried[outcome.state] = outcome
+            attempt.may_have_written(outcome)
             return True
         fate = connection.execute(FATES, claim_columns(self._worker, [claim])).first()
         if fate is None or not fate.held or time.monotonic() >= attempt.lease_end:

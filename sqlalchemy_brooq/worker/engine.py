@@ -12,7 +12,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -29,22 +29,27 @@ from sqlalchemy_brooq.vocabulary import Event, Outcome
 from sqlalchemy_brooq.worker.aioloop import HandlerLoop
 from sqlalchemy_brooq.worker.attempt import Handler, InFlight
 from sqlalchemy_brooq.worker.connection import PrivateConnection, Transactions, short_transaction
+from sqlalchemy_brooq.worker.demand import Demand
 from sqlalchemy_brooq.worker.effects import Effects
 from sqlalchemy_brooq.worker.executor import Around, Executor
 from sqlalchemy_brooq.worker.heartbeat import ROUNDS, Heartbeat
 from sqlalchemy_brooq.worker.journal import Journal
 from sqlalchemy_brooq.worker.loops import Loop, LoopHealth
-from sqlalchemy_brooq.worker.pump import Outbox, Pump, Slots
+from sqlalchemy_brooq.worker.outbox import Outbox
+from sqlalchemy_brooq.worker.pump import Crew, Pump
 from sqlalchemy_brooq.worker.reaper import Reaper
 from sqlalchemy_brooq.worker.results import Results
 from sqlalchemy_brooq.worker.retention import Retention, RetentionStore, lifetimes
 from sqlalchemy_brooq.worker.sampler import Sampler, SamplerStore
 from sqlalchemy_brooq.worker.store import HeartbeatStore, PumpStore, ReaperStore
+from sqlalchemy_brooq.worker.turns import Turns
 from sqlalchemy_brooq.worker.wakeup import WAIT, Listener
 from sqlalchemy_brooq.worker.watchdog import IDLE, Watchdog
 
 log = logging.getLogger("sqlalchemy_brooq.worker")
 
+OVERLAP: Final = 100
+"""From so many jobs in the process on, two pumps overlap; fewer would be torn into halves of batches."""
 OBEY: Final = 2.0
 """Seconds that an interrupted handler has to end when the worker shuts down."""
 FLUSH: Final = 5.0
@@ -156,37 +161,57 @@ class Worker:
             self._outbox.put,
             self._in_flight,
             self._journal,
-            lambda: self._outbox.wake(),  # noqa: PLW0108 - it is given its loop's later
+            lambda: self._outbox.ring(),  # noqa: PLW0108 - it is given the pumps' later
             around,
         )
         plain = config.wakeup == "poll"
-        pump, beat, reaper, upkeep, ear = (PrivateConnection(sources.engine, plain=plain) for _ in range(5))
-        self._connections = (pump, beat, reaper, upkeep, ear)
+        beat, reaper, upkeep, ear = (PrivateConnection(sources.engine, plain=plain) for _ in range(4))
+        pumps = [PrivateConnection(sources.engine, plain=plain, generic=True) for _ in range(self._pump_count())]
+        self._connections = (*pumps, beat, reaper, upkeep, ear)
         self._ear = ear
         self._limit = min(max(config.lease.total_seconds() / 3, STATEMENT[0]), STATEMENT[1])
         self._reaping: Transactions = partial(reaper.transaction, limit=self._limit)
         self._upkeep: Transactions = partial(upkeep.transaction, limit=UPKEEP)
         self._sampler = Sampler(SamplerStore(self._upkeep), metrics.watch)
-        self._pump = self._make_pump(pump)
-        self._loops = self._make_loops(beat, metrics)
+        self._crew = self._make_crew()
+        self._loops = self._make_loops(pumps, beat, metrics)
 
     # -- the parts
 
-    def _make_pump(self, connection: PrivateConnection) -> Pump:
-        lease = self._config.lease
-        deserializer = getattr(self._sources.engine.dialect, "_json_deserializer", None)
-        return Pump(
-            PumpStore(connection, self.name, lease, self._limit, deserializer),
+    def _pump_count(self) -> int:
+        return 2 if self._config.workers + self._config.prefetch >= OVERLAP else 1
+
+    def _make_crew(self) -> Crew:
+        config = self._config
+        turns = Turns(self._handlers) if self._handlers else None
+        capacity = config.workers + config.prefetch
+        demand = Demand(turns, capacity, self._executor.free, config.poll_interval.total_seconds())
+        return Crew(
             self._handlers,
-            Slots(self._config.workers, self._executor.free, self._executor.submit),
+            demand,
             self._outbox,
             self._in_flight,
             self._journal,
-            lease=lease,
-            poll_interval=self._config.poll_interval,
+            self._executor.submit,
+            config.lease.total_seconds(),
         )
 
-    def _make_loops(self, connection: PrivateConnection, metrics: Metrics) -> dict[str, Loop]:
+    def _make_pumps(self, connections: Sequence[PrivateConnection]) -> list[Loop]:
+        deserializer = getattr(self._sources.engine.dialect, "_json_deserializer", None)
+        loops = []
+        for number, connection in enumerate(connections):
+            store = PumpStore(connection, self.name, self._config.lease, self._limit, deserializer)
+            pump = Pump(number, store, self._crew)
+            name = f"pump-{number + 1}" if number else "pump"
+            period = self._config.poll_interval.total_seconds() * 1.5
+            loops.append(Loop(name, pump.round, period=period, recover=pump.recover))
+        self._crew.traffic.wakes = [loop.wake for loop in loops]
+        self._outbox.ring = self._crew.traffic.ring
+        return loops
+
+    def _make_loops(
+        self, pumps: Sequence[PrivateConnection], connection: PrivateConnection, metrics: Metrics
+    ) -> dict[str, Loop]:
         """
         Return the loops in the order in which they start.
         """
@@ -214,9 +239,7 @@ class Worker:
             Loop("watchdog", watchdog.round, period=IDLE),
             Loop("heartbeat", heartbeat.round, period=lease / ROUNDS, recover=beat.recover),
             Loop("reaper", reaper.round, period=period),
-            Loop(
-                "pump", self._pump.round, period=config.poll_interval.total_seconds() * 1.5, recover=self._pump.recover
-            ),
+            *self._make_pumps(pumps),
         ]
         loops += self._retention(metrics)
         loops.append(Loop("sampler", self._sampler.round, period=SAMPLING))
@@ -225,7 +248,6 @@ class Worker:
         if config.wakeup == "listen" and self._handlers:
             listener = Listener(self._ear, self._handlers, self.name, self.hint, by_name["heartbeat"].wake)
             by_name["listener"] = Loop("listener", listener.round, period=WAIT, recover=listener.recover)
-        self._outbox.wake = by_name["pump"].wake
         return by_name
 
     def _retention(self, metrics: Metrics) -> list[Loop]:
@@ -268,8 +290,8 @@ class Worker:
         """
         Take note that there may be ready jobs.
         """
-        self._pump.hint()
-        self._loops["pump"].wake()
+        self._crew.demand.hint()
+        self._crew.traffic.ring()
 
     def look_at_leases(self) -> None:
         """
@@ -286,7 +308,7 @@ class Worker:
         """
         log.info("worker %s is stopping; %d handlers run", self.name, len(self._executor.running()))
         self._executor.stop_admitting()
-        self._pump.stop_claiming()
+        self._crew.stop_claiming()
         self._requeue_waiting()
         self._executor.drain(grace, OBEY)
         abandoned = self._abandon()

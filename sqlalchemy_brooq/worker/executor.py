@@ -23,7 +23,7 @@ from typing import Any, Final
 from sqlalchemy_brooq import policy
 from sqlalchemy_brooq.claim import Claim, callbacks, chained
 from sqlalchemy_brooq.errors import Interruption, RetryLater, Shutdown, Signal, find_in
-from sqlalchemy_brooq.vocabulary import Event, Outcome
+from sqlalchemy_brooq.vocabulary import SUCCESS, Event, Outcome
 from sqlalchemy_brooq.worker.aioloop import HandlerLoop
 from sqlalchemy_brooq.worker.attempt import Attempt, InFlight, Stage
 from sqlalchemy_brooq.worker.effects import Effects
@@ -37,15 +37,15 @@ _handling: Final[contextvars.ContextVar[str]] = contextvars.ContextVar("brooq_ha
 Around = Callable[[], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
 
 
-class Unset(Enum):
+class Ending(Enum):
     """
-    Stands for a handler that didn't get as far as returning.
+    Stands for the text of a result where there is none.
     """
 
-    UNSET = auto()
-
-
-UNSET: Final = Unset.UNSET
+    CUT_OFF = auto()
+    """The handler didn't get as far as returning."""
+    SETTLED = auto()
+    """The outcome has been written, or was somebody else's to write."""
 
 
 def in_handler_of(worker: str) -> bool:
@@ -102,7 +102,7 @@ class Executor:
         self._context.run(_handling.set, worker)
         self._change = threading.Condition()
         self._waiting: deque[Attempt] = deque()
-        self._running: dict[int, Attempt] = {}
+        self._running: set[Attempt] = set()
         self._hurried = False
         self._admitting = True
         self.broken = False
@@ -135,7 +135,7 @@ class Executor:
         Return the attempts whose handlers run, those that were given up included.
         """
         with self._change:
-            return list(self._running.values())
+            return list(self._running)
 
     def submit(self, attempts: Sequence[Attempt]) -> None:
         """
@@ -202,23 +202,26 @@ class Executor:
         while self._admitting and self._waiting and len(self._running) < self._slots:
             attempt = self._waiting.popleft()
             if attempt.start():
-                self._running[id(attempt)] = attempt
+                self._running.add(attempt)
                 ready.append(attempt)
         return ready
 
     def _begin(self, attempts: Sequence[Attempt]) -> None:
-        tasks = []
+        """
+        Run what has been admitted.
+        """
+        if not attempts:
+            return
+        self._journal.began([attempt.claim for attempt in attempts])
+        in_loop = [attempt for attempt in attempts if attempt.handler.is_async]
         for attempt in attempts:
-            self._journal.began(attempt.claim)
-            if attempt.handler.is_async:
-                tasks.append((attempt, (self._context.copy(), partial(self._run_async, attempt))))
-            else:
+            if not attempt.handler.is_async:
                 self._threads.submit(partial(self._run_plain, attempt))
-        if tasks:
+        if in_loop:
             try:
-                self._loop.submit([start for _, start in tasks])
+                self._loop.call(partial(self._start_tasks, in_loop))
             except RuntimeError as error:
-                self._loop_is_gone([attempt for attempt, _ in tasks], error)
+                self._loop_is_gone(in_loop, error)
 
     def _loop_is_gone(self, attempts: Sequence[Attempt], error: RuntimeError) -> None:
         """
@@ -231,22 +234,23 @@ class Executor:
             if attempt.conclude():
                 attempt.outcome = Outcome(Event.REQUEUED, refund=True)
                 self._settle(attempt)
-            self._release(attempt)
+            self._begin(self._release(attempt))
 
-    def _release(self, attempt: Attempt) -> None:
+    def _release(self, attempt: Attempt) -> list[Attempt]:
         """
-        Free the slot of *attempt*, and fill it.
+        Free the slot of *attempt*, and return what was admitted to it.
         """
         self._journal.attempted(attempt.claim, time.monotonic() - attempt.started_at)
         self._make_sure_of(attempt)
         with self._change:
-            self._running.pop(id(attempt), None)
-            ready = self._admit()
-            if not self._running:
+            self._running.discard(attempt)
+            ready = self._admit() if self._waiting else []
+            idle = not self._running
+            if idle:
                 self._change.notify_all()
-        self._begin(ready)
-        if attempt.stage is Stage.OVER:  # no outcome of it will wake the pump
+        if idle or attempt.stage is Stage.OVER:  # no outcome of it may wake the pump any more
             self._freed()
+        return ready
 
     def _make_sure_of(self, attempt: Attempt) -> None:
         """
@@ -262,95 +266,120 @@ class Executor:
     # -- plain handlers, on threads
 
     def _run_plain(self, attempt: Attempt) -> None:
-        try:
-            self._context.copy().run(self._attempt_plain, attempt)
-        finally:
-            self._release(attempt)
+        """
+        Run *attempt*, and on this thread whatever takes its slot: handing it to another one costs more than a job.
+        """
+        following: Attempt | None = attempt
+        while following is not None:
+            attempt = following
+            try:
+                self._context.copy().run(self._attempt_plain, attempt)
+            except BaseException:
+                self._begin(self._release(attempt))
+                raise
+            following = self._follow(self._release(attempt))
+
+    def _follow(self, ready: list[Attempt]) -> Attempt | None:
+        """
+        Begin *ready* elsewhere, but for a first plain one, which is returned.
+        """
+        if not ready:
+            return None
+        if ready[0].handler.is_async:
+            self._begin(ready)
+            return None
+        self._begin(ready[1:])
+        self._journal.began([ready[0].claim])
+        return ready[0]
 
     def _attempt_plain(self, attempt: Attempt) -> None:
-        text: str | Unset | None = UNSET
+        text: str | Ending | None = Ending.CUT_OFF
         try:
-            with self._surroundings():
-                if attempt.handler.options.transactional:
-                    self._effects.transactional(attempt, partial(_call, attempt))
-                    return
-                text = self._results.text(attempt, _call(attempt))
-                if has_effects(attempt.claim):
-                    self._effects.settle_with(attempt, text)
-                    return
+            if self._around is None:
+                text = self._work_plain(attempt)
+            else:
+                with self._surroundings(self._around):
+                    text = self._work_plain(attempt)
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is an outcome, SystemExit too
             self._failed(attempt, error)
         else:
             self._succeeded(attempt, text)
 
-    def _surroundings(self) -> AbstractContextManager[Any]:
-        if self._around is None:
-            return contextlib.nullcontext()
-        around = self._around()
+    def _work_plain(self, attempt: Attempt) -> str | Ending | None:
+        """
+        Call the handler, and return its result as text; `Ending.SETTLED` where `effects` has written the outcome.
+        """
+        if attempt.handler.options.transactional:
+            self._effects.transactional(attempt, partial(_call, attempt))
+            return Ending.SETTLED
+        text = self._results.text(attempt, _call(attempt))
+        if has_effects(attempt.claim):
+            self._effects.settle_with(attempt, text)
+            return Ending.SETTLED
+        return text
+
+    @staticmethod
+    def _surroundings(make: Around) -> AbstractContextManager[Any]:
+        around = make()
         if not isinstance(around, AbstractContextManager):
             raise TypeError(f"around gave {around!r} for a plain handler: it takes a plain context manager")
         return around
 
     # -- async def handlers, in the loop
 
-    async def _run_async(self, attempt: Attempt) -> None:
-        try:
-            await self._attempt_async(attempt)
-        finally:
-            self._release(attempt)
+    def _start_tasks(self, attempts: Sequence[Attempt], loop: asyncio.AbstractEventLoop) -> None:
+        """
+        Start a task for each of *attempts*, in the loop's thread.
+        """
+        for attempt in attempts:
+            attempt.task = loop.create_task(self._run_async(attempt), context=self._context.copy())
+            attempt.stop = _stop_task
+            if (cause := attempt.claim.cause) is not None:  # interrupted before there was a task
+                _stop_task(attempt, cause)
 
-    async def _attempt_async(self, attempt: Attempt) -> None:
-        self._reachable(attempt)
-        text: str | Unset | None = UNSET
+    async def _run_async(self, attempt: Attempt) -> None:
+        text: str | Ending | None = Ending.CUT_OFF
         try:
-            async with self._async_surroundings():
-                if attempt.handler.options.transactional:
-                    await self._effects.atransactional(attempt)
-                    return
-                text = self._results.text(attempt, await attempt.handler.function(attempt.claim))
-                if has_effects(attempt.claim):
-                    await self._effects.asettle_with(attempt, text)
-                    return
+            if self._around is None:
+                text = await self._work_async(attempt)
+            else:
+                async with self._async_surroundings(self._around):
+                    text = await self._work_async(attempt)
         except BaseException as error:  # noqa: BLE001 - as for plain ones; a task's SystemExit would end the loop
             self._failed(attempt, error)
         else:
             self._succeeded(attempt, text)
+        finally:
+            attempt.task = None
+            self._begin(self._release(attempt))
 
-    def _reachable(self, attempt: Attempt) -> None:
+    async def _work_async(self, attempt: Attempt) -> str | Ending | None:
         """
-        Let an interruption cancel the task that runs *attempt*.
+        As `_work_plain`.
         """
-        task = asyncio.current_task()
-        loop = asyncio.get_running_loop()
+        if attempt.handler.options.transactional:
+            await self._effects.atransactional(attempt)
+            return Ending.SETTLED
+        text = self._results.text(attempt, await attempt.handler.function(attempt.claim))
+        if has_effects(attempt.claim):
+            await self._effects.asettle_with(attempt, text)
+            return Ending.SETTLED
+        return text
 
-        def cancel() -> None:
-            # In the loop's thread, so that it can't hit the engine's own steps after the handler's end.
-            if (task is not None and attempt.stage is Stage.RUNNING) or attempt.given_up:
-                task.cancel()  # type: ignore[union-attr]
-
-        def stop(_: Interruption) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop was closed under us
-                loop.call_soon_threadsafe(cancel)
-
-        attempt.stop = stop
-        if attempt.claim.interrupted:
-            loop.call_soon(cancel)
-
-    def _async_surroundings(self) -> AbstractAsyncContextManager[Any]:
-        if self._around is None:
-            return contextlib.nullcontext()
-        around = self._around()
+    @staticmethod
+    def _async_surroundings(make: Around) -> AbstractAsyncContextManager[Any]:
+        around = make()
         if isinstance(around, AbstractAsyncContextManager):
             return around
         return _as_async(around)
 
     # -- the end of an attempt
 
-    def _succeeded(self, attempt: Attempt, text: str | Unset | None) -> None:
-        if isinstance(text, Unset):
+    def _succeeded(self, attempt: Attempt, text: str | Ending | None) -> None:
+        if text is Ending.CUT_OFF:
             self._failed(attempt, RuntimeError("around swallowed what the handler raised: it must let it pass"))
-        elif attempt.conclude():
-            attempt.outcome = Outcome(Event.DONE, result=text)
+        elif text is not Ending.SETTLED and attempt.conclude():
+            attempt.outcome = SUCCESS if text is None else Outcome(Event.DONE, result=text)
             self._settle(attempt)
 
     def _failed(self, attempt: Attempt, error: BaseException) -> None:
@@ -380,6 +409,23 @@ class Executor:
             self._settle(attempt)
 
 
+def _stop_task(attempt: Attempt, _: Interruption) -> None:
+    """
+    Cancel the task that runs an attempt.
+    """
+    task = attempt.task
+    if task is None:
+        return
+
+    def cancel() -> None:
+        # In the loop's thread, so that it can't hit the engine's own steps after the handler's end.
+        if attempt.stage is Stage.RUNNING or attempt.given_up:
+            task.cancel()
+
+    with contextlib.suppress(RuntimeError):  # the loop was closed under us
+        task.get_loop().call_soon_threadsafe(cancel)
+
+
 def has_effects(claim: Claim) -> bool:
     """
     Tell whether *claim* has more to write than its outcome.
@@ -397,6 +443,8 @@ def _call(attempt: Attempt, *arguments: Any) -> Any:
     """
     Call a plain handler. Only its own code is interrupted, not the engine's steps before and after it.
     """
+    if attempt.handler.options.interrupt != "raise":
+        return attempt.handler.function(attempt.claim, *arguments)
     with _interruptible(attempt):
         return attempt.handler.function(attempt.claim, *arguments)
 
@@ -404,11 +452,8 @@ def _call(attempt: Attempt, *arguments: Any) -> Any:
 @contextlib.contextmanager
 def _interruptible(attempt: Attempt) -> Iterator[None]:
     """
-    With ``interrupt="raise"``, let an interruption raise its cause in this thread, but never beyond the handler.
+    Let an interruption raise its cause in this thread, but never beyond the handler.
     """
-    if attempt.handler.options.interrupt != "raise":
-        yield
-        return
     door = _RaisingDoor(threading.get_ident())
     attempt.stop = door.throw
     try:
@@ -433,7 +478,7 @@ class _RaisingDoor:
         self._lock = threading.Lock()
         self._open = True
 
-    def throw(self, cause: Interruption) -> None:
+    def throw(self, _attempt: Attempt, cause: Interruption) -> None:
         """
         Let the thread raise an exception of the cause's kind; it does so between two steps of Python code.
         """

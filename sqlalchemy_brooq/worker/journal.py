@@ -6,9 +6,10 @@ Owns the wording and the fields of the log. Never sees a payload.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import traceback
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Final, Protocol
@@ -16,7 +17,7 @@ from typing import Final, Protocol
 from sqlalchemy_brooq.claim import Claim
 from sqlalchemy_brooq.durations import format_duration
 from sqlalchemy_brooq.policy import error_text
-from sqlalchemy_brooq.vocabulary import Event, JobState, Label, Outcome
+from sqlalchemy_brooq.vocabulary import SUCCESS, Event, JobState, Label, Outcome
 from sqlalchemy_brooq.worker.port import Reaped
 
 log = logging.getLogger("sqlalchemy_brooq.worker")
@@ -40,7 +41,7 @@ class Meter(Protocol):
     """
 
     def claimed(self, topic: str, count: int) -> None: ...  # noqa: D102 - named by the metrics
-    def settled(self, topic: str, label: Label) -> None: ...  # noqa: D102
+    def settled(self, topic: str, label: Label, count: int = 1) -> None: ...  # noqa: D102
     def attempted(self, topic: str, seconds: float) -> None: ...  # noqa: D102
     def requeued(self, topic: str, reason: str, count: int) -> None: ...  # noqa: D102
     def hung(self, topic: str) -> None: ...  # noqa: D102
@@ -55,6 +56,7 @@ class Journal:
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
         self._clamped: set[str] = set()
+        self._ended: deque[tuple[str, float]] = deque()
 
     def claimed(self, claims: Sequence[Claim]) -> None:
         """
@@ -76,6 +78,20 @@ class Journal:
             self._meter.settled(claim.topic, outcome.label)
         if log.isEnabledFor(LEVELS[outcome.event]):
             _say(outcome.event, claim, outcome.error)
+
+    def settled_all(self, settled: Sequence[tuple[Claim, Outcome]]) -> None:
+        """
+        Note that a batch of outcomes was written.
+        """
+        plain = Counter(claim.topic for claim, outcome in settled if outcome is SUCCESS)
+        for topic, count in plain.items():
+            self._meter.settled(topic, Label.DONE, count)
+        is_told = log.isEnabledFor(LEVELS[Event.DONE])
+        for claim, outcome in settled:
+            if outcome is not SUCCESS:
+                self.settled(claim, outcome)
+            elif is_told:
+                _say(Event.DONE, claim)
 
     def lost(self, claim: Claim) -> None:
         """
@@ -141,18 +157,31 @@ class Journal:
             extra=fields(claim),
         )
 
-    def began(self, claim: Claim) -> None:
+    def began(self, claims: Sequence[Claim]) -> None:
         """
-        Note that a handler begins.
+        Note that handlers begin.
         """
-        self._meter.busy(claim.topic, 1)
+        for topic, count in Counter(claim.topic for claim in claims).items():
+            self._meter.busy(topic, count)
 
     def attempted(self, claim: Claim, seconds: float) -> None:
         """
-        Note that a handler ended.
+        Note that a handler ended; `flush` counts it.
         """
-        self._meter.busy(claim.topic, -1)
-        self._meter.attempted(claim.topic, seconds)
+        self._ended.append((claim.topic, seconds))
+
+    def flush(self) -> None:
+        """
+        Count the handlers that have ended: together, as the counters have locks.
+        """
+        ended: list[tuple[str, float]] = []
+        with contextlib.suppress(IndexError):  # another thread may take the last one
+            while True:
+                ended.append(self._ended.popleft())
+        for topic, seconds in ended:
+            self._meter.attempted(topic, seconds)
+        for topic, count in Counter(topic for topic, _ in ended).items():
+            self._meter.busy(topic, -count)
 
 
 def fields(claim: Claim) -> dict[str, object]:

@@ -74,7 +74,8 @@ class Loop:
         """
         Let the next round begin now.
         """
-        self._woken.set()
+        if not self._woken.is_set():  # which costs less than to set it, and is asked once a job
+            self._woken.set()
 
     def stop(self) -> None:
         """

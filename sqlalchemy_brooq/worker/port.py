@@ -4,8 +4,7 @@ What the engine's loops ask of the database: narrow protocols, so that time is t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple, Protocol
 from uuid import UUID
@@ -24,25 +23,17 @@ class Settlement(NamedTuple):
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """
-    A freshly claimed job; `broken` says why its payload can't be decoded.
-    """
-
-    claim: Claim
-    broken: Exception | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Exchanged:
+class Exchanged(NamedTuple):
     """
     What an exchange did.
     """
 
     unwritten: Sequence[int]
     """Places in the input of the outcomes that were not written: their rows are held by others, or lost."""
-    claimed: Sequence[Claimed]
+    claims: Sequence[Claim]
+    """The freshly claimed jobs, in their running order."""
+    broken: Mapping[Claim, Exception]
+    """Those whose payloads can't be decoded, and why."""
 
 
 class Fate(NamedTuple):

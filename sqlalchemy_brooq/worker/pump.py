@@ -1,106 +1,112 @@
 """
-The pump: moves jobs both ways, outcomes to the database and claims to the executor.
+A pump: moves jobs both ways, outcomes to the database and claims to the executor.
 
-Owns when to ask, and what to do with an answer that is not the plain one. Group commit without a timer:
+Owns the exchange, and what to do with an answer that is not the plain one. Group commit without a timer:
 the first outcome goes at once, those that gather meanwhile go together next.
 """
 
 from __future__ import annotations
 
-import random
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from typing import Final
 
 from sqlalchemy_brooq import policy
-from sqlalchemy_brooq.vocabulary import Outcome
-from sqlalchemy_brooq.worker.attempt import Attempt, Handler, InFlight, by_job
+from sqlalchemy_brooq.claim import Claim
+from sqlalchemy_brooq.vocabulary import SUCCESS, Outcome
+from sqlalchemy_brooq.worker.attempt import Attempt, Handler, InFlight, by_job, outcome_of
+from sqlalchemy_brooq.worker.demand import Demand
 from sqlalchemy_brooq.worker.journal import Journal, log
-from sqlalchemy_brooq.worker.port import Claimed, PumpPort, Settlement, SpoiledBatch
-from sqlalchemy_brooq.worker.turns import Request, Turns
+from sqlalchemy_brooq.worker.outbox import Outbox
+from sqlalchemy_brooq.worker.port import Exchanged, PumpPort, Settlement, SpoiledBatch
+from sqlalchemy_brooq.worker.traffic import Traffic
+from sqlalchemy_brooq.worker.turns import Request
 
-BATCH: Final = 500
-"""Jobs a statement, each way."""
-BATCH_SIZE: Final = 2**23
-"""Characters of results after which a batch is closed."""
-WORTHWHILE: Final = 4
-"""While work is there, ask once a quarter of the slots is free: whole batches are cheaper."""
-SOON: Final = 0.005
-"""Seconds between looks after a wake-up, and before asking for fewer jobs than would be worthwhile."""
-LOOK_AGAIN: Final = 0.030
-"""Seconds for which a woken pump looks again: what a producer's next commits bring, it brings unannounced."""
 SEARCH: Final = 20.0
 """Seconds for which a claim without an answer is searched for: a server that hung may finish it late."""
+SOON: Final = 0.005
+"""Seconds before a search that has to wait for the other pump's claim is tried again."""
 REFUSALS: Final = 6
 """How often an outcome is offered that the database refuses, each time plainer; then the lease is left to run out."""
 RETRY_HELD: Final = 0.05
 """Seconds before an outcome is written again whose row somebody else held."""
 
 
-class Outbox:
+class Doubts:
     """
-    Outcomes on their way to the database; handlers put in, the pump takes out.
-    """
-
-    def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
-        self._attempts: deque[Attempt] = deque()
-        self._later: list[tuple[float, Attempt]] = []
-        self.wake = wake
-
-    def __len__(self) -> int:
-        return len(self._attempts) + len(self._later)
-
-    def put(self, attempt: Attempt) -> None:
-        """
-        Take an attempt whose outcome is decided.
-        """
-        self._attempts.append(attempt)
-        self.wake()
-
-    def put_back(self, attempts: Iterable[Attempt], *, pause: float = 0.0) -> None:
-        """
-        Take attempts whose outcomes could not be written, to be tried again.
-        """
-        due = time.monotonic() + pause
-        self._later.extend((due, attempt) for attempt in attempts)
-
-    def take(self, now: float) -> list[Attempt]:
-        """
-        Hand out up to a batch.
-        """
-        if self._later:
-            due = [attempt for moment, attempt in self._later if moment <= now]
-            self._later = [(moment, attempt) for moment, attempt in self._later if moment > now]
-            self._attempts.extendleft(reversed(due))
-        batch: list[Attempt] = []
-        size = 0
-        while self._attempts and len(batch) < BATCH and size < BATCH_SIZE:
-            batch.append(self._attempts.popleft())
-            size += len(outcome_of(batch[-1]).result or "")
-        return batch
-
-    def pause(self, now: float) -> float | None:
-        """
-        Return the seconds until something can be taken, or ``None``.
-        """
-        if self._attempts:
-            return 0.0
-        return max(0.0, min(moment for moment, _ in self._later) - now) if self._later else None
-
-
-class Slots:
-    """
-    What the pump needs to know of the executor.
+    Claims of this worker whose answers were lost; its pumps share them.
     """
 
-    def __init__(self, total: int, free: Callable[[], int], submit: Callable[[Sequence[Attempt]], None]) -> None:
-        self.total = total
-        self.free = free
+    def __init__(self) -> None:
+        self._until = 0.0
+        self._next = 0.0
+
+    def raise_at(self, now: float) -> None:
+        """
+        Search from now on for a while.
+        """
+        self._until, self._next = now + SEARCH, 0.0
+
+    def are_due(self, now: float) -> bool:
+        """
+        Whether to search now.
+        """
+        return self._next <= now < self._until
+
+    def searched(self, now: float) -> None:
+        """
+        Let the next search wait a while.
+        """
+        self._next = now + SEARCH / 4
+
+    def dismiss(self) -> None:
+        """
+        Search no more.
+        """
+        self._until = 0.0
+
+
+class Crew:
+    """
+    What the pumps of one worker share.
+
+    Args:
+        handlers: The served topics.
+        demand: Says what to ask for.
+        outbox: Where outcomes gather.
+        in_flight: The table of attempts.
+        journal: Is told of claims and outcomes.
+        submit: Gives freshly claimed attempts to the executor.
+        lease: How long a claim is good for, in seconds.
+    """
+
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        demand: Demand,
+        outbox: Outbox,
+        in_flight: InFlight,
+        journal: Journal,
+        submit: Callable[[Sequence[Attempt]], None],
+        lease: float,
+    ) -> None:
+        self.handlers = handlers
+        self.demand = demand
+        self.outbox = outbox
+        self.in_flight = in_flight
+        self.journal = journal
         self.submit = submit
+        self.lease = lease
+        self.traffic = Traffic(outbox, demand)
+        self.doubts = Doubts()
+
+    def stop_claiming(self) -> None:
+        """
+        Claim nothing more; outcomes still go out. A claim that is under way has ended when this returns.
+        """
+        self.demand.stop()
+        self.doubts.dismiss()  # what is abandoned must not be taken for unknown
 
 
 class Pump:
@@ -108,77 +114,41 @@ class Pump:
     One round is at most one statement.
 
     Args:
+        number: Which pump of its worker it is, from 0.
         port: Runs the statements.
-        handlers: The served topics.
-        slots: The executor's side.
-        outbox: Where outcomes gather.
-        in_flight: The table of attempts.
-        journal: Is told of claims and outcomes.
-        lease: How long a claim is good for.
-        poll_interval: The longest pause between two looks; jitter lengthens it to at most 1.5 times.
+        crew: What it shares with the others.
     """
 
-    def __init__(
-        self,
-        port: PumpPort,
-        handlers: Mapping[str, Handler],
-        slots: Slots,
-        outbox: Outbox,
-        in_flight: InFlight,
-        journal: Journal,
-        *,
-        lease: timedelta,
-        poll_interval: timedelta,
-    ) -> None:
+    def __init__(self, number: int, port: PumpPort, crew: Crew) -> None:
+        self._number = number
         self._port = port
-        self._handlers = handlers
-        self._slots = slots
-        self._outbox = outbox
-        self._in_flight = in_flight
-        self._journal = journal
-        self._lease = lease.total_seconds()
-        self._poll_interval = poll_interval.total_seconds()
-        self._turns = Turns(handlers)
-        self._claiming = bool(handlers)
-        self._more = False
-        self._next_look = 0.0
-        self._looking_until = 0.0
-        self._hinted = threading.Event()
-        self._searching_until = 0.0
-        self._next_search = 0.0
-        self._claim_turn = threading.Lock()
-
-    def hint(self) -> None:
-        """
-        Take note that there may be ready jobs.
-        """
-        self._hinted.set()
-
-    def stop_claiming(self) -> None:
-        """
-        Claim nothing more; outcomes still go out. A claim that is under way has ended when this returns.
-        """
-        self._claiming = False
-        self._searching_until = 0.0  # what is abandoned must not be taken for unknown
-        with self._claim_turn:
-            pass
+        self._handlers = crew.handlers
+        self._demand = crew.demand
+        self._outbox = crew.outbox
+        self._in_flight = crew.in_flight
+        self._journal = crew.journal
+        self._submit = crew.submit
+        self._lease = crew.lease
+        self._traffic = crew.traffic
+        self._doubts = crew.doubts
 
     def round(self) -> float:
         """
         Exchange what there is to exchange, and return the seconds until the next round.
         """
         now = time.monotonic()
-        if self._hinted.is_set():
-            self._hinted.clear()
-            self._looking_until = now + LOOK_AGAIN
-            self._next_look = now
-        if now < self._searching_until and now >= self._next_search:
+        if self._doubts.are_due(now):
             self._search(now)
-        batch = self._outbox.take(now)
-        with self._claim_turn:
-            want = self._want(now)
-            if batch or want:
-                self._exchange(batch, want, now)
+        if not self._traffic.enter(self._number):
+            return self._demand.poll_interval  # whoever is at work goes on with what is left
+        try:
+            batch = self._outbox.take(now)
+            request = self._demand.take(now)
+            if batch or request:
+                self._exchange(batch, request, now)
+        finally:
+            self._traffic.leave(self._number)
+        self._journal.flush()
         return self._pause(time.monotonic())
 
     def recover(self) -> None:
@@ -187,106 +157,98 @@ class Pump:
         """
         self._port.recover()
 
-    def _want(self, now: float) -> int:
-        """
-        Return how many jobs to ask for.
-        """
-        free = min(self._slots.free(), BATCH) if self._claiming else 0
-        if free <= 0:
-            return 0
-        worthwhile = free * WORTHWHILE >= self._slots.total
-        return free if now >= self._next_look or (self._more and worthwhile) else 0
-
     def _pause(self, now: float) -> float:
-        pauses = [self._poll_interval]
         outcomes = self._outbox.pause(now)
-        if outcomes is not None:
-            pauses.append(outcomes)
-        free = self._slots.free() if self._claiming else 0
-        if free > 0:
-            pauses.append(max(0.0, self._next_look - now))
-            if self._more and free * WORTHWHILE >= self._slots.total:
-                return 0.0
-        return min(pauses)
+        pause = self._demand.pause(now)
+        if self._doubts.are_due(now):
+            pause = min(pause, SOON)
+        return pause if outcomes is None else min(pause, outcomes)
 
-    def _exchange(self, batch: list[Attempt], want: int, now: float) -> None:
-        request = self._turns.request(want) if want else None
+    def _exchange(self, batch: list[Attempt], request: Request | None, now: float) -> None:
+        claims: Sequence[Claim] | None = None
+        try:
+            claims = self._exchanged(batch, request, now)
+        finally:
+            if request is not None:
+                self._demand.done(request, claims, now)
+
+    def _exchanged(self, batch: list[Attempt], request: Request | None, now: float) -> Sequence[Claim] | None:
+        """
+        Do it, and return what was claimed once the executor has it; ``None`` where that is not known.
+        """
         batch.sort(key=by_job)
+        batch.sort(key=_has_little_to_say)
         try:
             answer = self._port.exchange([settlement(attempt) for attempt in batch], request)
         except SpoiledBatch as spoiled:
             self._in_doubt(batch, request, now)  # it may be the answer that is spoiled
             self._spoiled(batch, spoiled, alone=request is None)
-            return
+            return None
         except Exception:
             self._in_doubt(batch, request, now)
             self._outbox.put_back(batch)
             raise
         unwritten = {batch[place] for place in answer.unwritten}
-        self._settled([attempt for attempt in batch if attempt not in unwritten])
-        if request is not None:
-            self._turns.learn((one.claim.priority, one.claim.topic) for one in answer.claimed)
-            self._more = len(answer.claimed) >= want
-            self._plan_look(now)
-            self._hand_over(answer.claimed, now + self._lease)
+        self._settled([attempt for attempt in batch if attempt not in unwritten] if unwritten else batch)
+        self._hand_over(answer, now + self._lease)
         if unwritten:
             self._look_after(list(unwritten))
+        return answer.claims
 
     def _in_doubt(self, batch: Iterable[Attempt], request: Request | None, now: float) -> None:
         """
         Keep in mind that a statement without an answer may have been committed.
         """
         for attempt in batch:
-            outcome = outcome_of(attempt)
-            attempt.tried[outcome.state] = outcome
-        if request is not None and self._claiming:
-            self._searching_until, self._next_search = now + SEARCH, 0.0
+            attempt.may_have_written(outcome_of(attempt))
+        if request is not None and not self._demand.stopped:
+            self._doubts.raise_at(now)
 
     def _search(self, now: float) -> None:
         """
         Give back what a claim took whose answer was lost: it may have committed, even after we gave it up.
 
-        This is the only pump of its worker, so whatever it has claimed and heard of is in the table of attempts.
+        While no claim is under way, whatever this worker has claimed and heard of is in the table of attempts.
         """
-        released = self._port.release([attempt.claim for attempt in self._in_flight.all()])
+        if not self._demand.hold():
+            return
+        try:
+            released = self._port.release([attempt.claim for attempt in self._in_flight.all()])
+        finally:
+            self._demand.go_on()
         if released:
             self._journal.released(released)
-            self._next_look = now
-        self._next_search = now + SEARCH / 4
+            self._demand.look_now()
+        self._doubts.searched(now)
 
-    def _plan_look(self, now: float) -> None:
-        """
-        Decide when to look for jobs again if nothing else happens.
-        """
-        if self._more or now < self._looking_until:
-            self._next_look = now + SOON
-        else:
-            self._next_look = now + self._poll_interval * random.uniform(1.0, 1.5)  # noqa: S311 - jitter
-
-    def _settled(self, attempts: Collection[Attempt]) -> None:
+    def _settled(self, attempts: Sequence[Attempt]) -> None:
         self._in_flight.remove(attempts)
-        for attempt in attempts:
-            self._journal.settled(attempt.claim, outcome_of(attempt))
+        self._journal.settled_all([(attempt.claim, outcome_of(attempt)) for attempt in attempts])
 
-    def _hand_over(self, claimed: Sequence[Claimed], lease_end: float) -> None:
+    def _hand_over(self, answer: Exchanged, lease_end: float) -> None:
         """
         Give freshly claimed jobs to the executor; one with a broken payload has failed already.
         """
-        if not claimed:
+        if not answer.claims:
             return
-        attempts = [Attempt(one.claim, self._handlers[one.claim.topic], lease_end) for one in claimed]
+        attempts = [Attempt(claim, self._handlers[claim.topic], lease_end) for claim in answer.claims]
         self._in_flight.add(attempts)
-        self._journal.claimed([one.claim for one in claimed])
-        ready: list[Attempt] = []
-        for one, attempt in zip(claimed, attempts, strict=True):
-            if one.broken is None:
-                ready.append(attempt)
-            elif attempt.conclude():
-                attempt.outcome = policy.decide(
-                    one.claim.attempt, one.claim.requeues, attempt.handler.options, one.broken
-                )
-                self._outbox.put(attempt)
-        self._slots.submit(ready)
+        self._journal.claimed(answer.claims)
+        if answer.broken:
+            attempts = [attempt for attempt in attempts if not self._is_broken(attempt, answer.broken)]
+        self._submit(attempts)
+
+    def _is_broken(self, attempt: Attempt, broken: Mapping[Claim, Exception]) -> bool:
+        """
+        Record the failure of an attempt whose payload can't be decoded.
+        """
+        claim = attempt.claim
+        if claim not in broken:
+            return False
+        if attempt.conclude():
+            attempt.outcome = policy.decide(claim.attempt, claim.requeues, attempt.handler.options, broken[claim])
+            self._outbox.put(attempt)
+        return True
 
     def _look_after(self, attempts: list[Attempt]) -> None:
         """
@@ -303,7 +265,7 @@ class Pump:
                 held.append(attempt)
                 continue
             self._in_flight.remove([attempt])
-            written = attempt.tried.get(fate.state) if fate.state is not None else None
+            written = attempt.tried.get(fate.state) if attempt.tried and fate.state else None
             if written is not None:
                 self._journal.settled(attempt.claim, written)
             else:
@@ -317,7 +279,7 @@ class Pump:
         if len(batch) > 1 or not alone:
             for place, attempt in enumerate(batch):
                 try:
-                    self._exchange([attempt], 0, time.monotonic())
+                    self._exchange([attempt], None, time.monotonic())
                 except Exception:
                     self._outbox.put_back(batch[place + 1 :])
                     raise
@@ -343,13 +305,11 @@ class Pump:
         self._outbox.put_back([attempt], pause=RETRY_HELD * 2**attempt.refusals)
 
 
-def outcome_of(attempt: Attempt) -> Outcome:
+def _has_little_to_say(attempt: Attempt) -> bool:
     """
-    Return the outcome that was decided for *attempt*.
+    Sort the outcomes that say more than ``done`` to the front.
     """
-    if attempt.outcome is None:
-        raise RuntimeError(f"{attempt.claim!r} reached the pump without an outcome")
-    return attempt.outcome
+    return attempt.outcome is SUCCESS
 
 
 def settlement(attempt: Attempt) -> Settlement:

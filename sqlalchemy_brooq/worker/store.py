@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+from uuid import UUID
 
 from sqlalchemy.exc import DataError, IntegrityError
 
 from sqlalchemy_brooq.claim import Claim
 from sqlalchemy_brooq.policy import error_text
 from sqlalchemy_brooq.statements import exchange, upkeep
-from sqlalchemy_brooq.vocabulary import JobState
-from sqlalchemy_brooq.worker.connection import PrivateConnection, Transactions
-from sqlalchemy_brooq.worker.port import Claimed, Exchanged, Fate, Reaped, Settlement, SpoiledBatch
+from sqlalchemy_brooq.vocabulary import PRIORITIES, SUCCESS, JobState
+from sqlalchemy_brooq.worker.connection import PrivateConnection, Rows, Transactions
+from sqlalchemy_brooq.worker.port import Exchanged, Fate, Reaped, Settlement, SpoiledBatch
 from sqlalchemy_brooq.worker.turns import Request
 
 SETTLE: Final = exchange.settle()
@@ -33,6 +34,11 @@ RELEASE: Final = upkeep.release()
 
 #: What says that an outcome, not the database, is at fault: the server or the driver refuses a value.
 SPOILING: Final = (DataError, IntegrityError, ValueError, TypeError, OverflowError)
+#: Where a branch begins beside others that go on from a mark. What plain SQL puts before it, the next claim
+#: from the left finds.
+LEFT: Final = datetime(1, 1, 1, tzinfo=UTC)
+FIRST: Final = UUID(int=0)
+LEVELS: Final = tuple(reversed(PRIORITIES))
 GONE: Final = Fate(held=False, state=None)
 
 Parameters = dict[str, Any]
@@ -62,7 +68,7 @@ class PumpStore:
         self._worker = worker
         self._lease = lease
         self._limit = limit
-        self._decode = deserializer or json.loads
+        self._decode = deserializer or json.JSONDecoder().decode
 
     def exchange(self, settlements: Sequence[Settlement], request: Request | None) -> Exchanged:
         """
@@ -105,47 +111,39 @@ class PumpStore:
             parameters |= settlement_columns(settlements)
         if request is None:
             answer = self._connection.rows(SETTLE, parameters, limit=self._limit)
-            return Exchanged([n - 1 for n in answer[0].missing], ())
+            return Exchanged([n - 1 for n in answer[0].missing], (), {})
         parameters |= self._claiming(request)
         if not settlements:
             answer = self._connection.rows(CLAIM, parameters, limit=self._limit)
-            return Exchanged((), [self._claimed(row) for row in answer])
+            return Exchanged((), *self._claimed(answer))
         answer = self._connection.rows(EXCHANGE, parameters, limit=self._limit)
-        # One row stands for "nothing claimed"; its first column is there all the same.
-        claimed = [self._claimed(row[1:]) for row in answer if row[1] is not None]
-        return Exchanged([n - 1 for n in answer[0].missing], claimed)
+        # One row stands for "nothing claimed"; its last column is there all the same.
+        claimed = answer if answer[0][0] is not None else ()
+        return Exchanged([n - 1 for n in answer[0].missing], *self._claimed(claimed))
 
     def _claiming(self, request: Request) -> Parameters:
-        return {
-            "lease": self._lease,
-            "want": request.want,
-            **{f"branch_{name}": [getattr(branch, name) for branch in request.branches] for name in exchange.BRANCH},
-        }
+        return {"lease": self._lease, "want": request.want, **request_columns(request)}
 
-    def _claimed(self, row: Any) -> Claimed:
+    def _claimed(self, rows: Rows) -> tuple[list[Claim], dict[Claim, Exception]]:
         """
-        Return the claim of one row; a payload that can't be decoded spoils only this one.
+        Return the claims of *rows*; a payload that can't be decoded spoils only its own.
         """
-        (id_, topic, text, attempts, requeues, priority, created_at, available_at, claimed_at, until) = row
-        payload, broken = None, None
-        try:
-            payload = self._decode(text)
-        except Exception as error:  # noqa: BLE001 - the decoder may be the consumer's
-            broken = error
-        claim = Claim(
-            id=id_,
-            topic=topic,
-            payload=payload,
-            attempt=attempts,
-            requeues=requeues,
-            priority=priority,
-            created_at=created_at,
-            available_at=available_at,
-            claimed_at=claimed_at,
-            worker=self._worker,
-            until=until,
-        )
-        return Claimed(claim, broken)
+        claims: list[Claim] = []
+        broken: dict[Claim, Exception] = {}
+        decode, worker = self._decode, self._worker
+        for id_, topic, text, attempt, requeues, priority, created_at, available_at, claimed_at, until, *_ in rows:
+            payload, error = None, None
+            try:
+                payload = decode(text)
+            except Exception as caught:  # noqa: BLE001 - the decoder may be the consumer's
+                error = caught
+            claim = Claim(
+                id_, topic, payload, attempt, requeues, priority, created_at, available_at, claimed_at, worker, until
+            )
+            claims.append(claim)
+            if error is not None:
+                broken[claim] = error
+        return claims, broken
 
 
 class HeartbeatStore:
@@ -203,10 +201,12 @@ class ReaperStore:
 
 def settlement_columns(settlements: Sequence[Settlement]) -> Parameters:
     """
-    Return *settlements* as the arrays that the statements take.
+    Return *settlements* as the arrays that the statements take: shorter if those that say more come first.
     """
     claims = [settlement.claim for settlement in settlements]
     outcomes = [settlement.outcome for settlement in settlements]
+    while outcomes and outcomes[-1] is SUCCESS:
+        outcomes.pop()
     return {
         "outcome_id": [claim.id for claim in claims],
         "outcome_claimed_at": [claim.claimed_at for claim in claims],
@@ -215,6 +215,24 @@ def settlement_columns(settlements: Sequence[Settlement]) -> Parameters:
         "outcome_refund": [int(outcome.refund) for outcome in outcomes],
         "outcome_error": [outcome.error for outcome in outcomes],
         "outcome_result": [outcome.result for outcome in outcomes],
+    }
+
+
+def request_columns(request: Request) -> Parameters:
+    """
+    Return the branches of *request*, and the levels that they are at, as the arrays that the statements take.
+    """
+    priorities, topics, limits, skips, afters = zip(*request.branches, strict=True)
+    marked = any(afters)
+    return {
+        "branch_priority": priorities,
+        "branch_topic": topics,
+        "branch_limit": limits,
+        "branch_skip": skips if any(skips) else (),
+        "branch_after_at": [LEFT if after is None else after[0] for after in afters] if marked else (),
+        "branch_after_id": [FIRST if after is None else after[1] for after in afters] if marked else (),
+        "level_priority": LEVELS,
+        "level_sure": list(request.sure),
     }
 
 

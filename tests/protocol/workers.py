@@ -237,7 +237,7 @@ class Pilot:
         Shut down as the engine does when the grace period is over.
         """
         self.executor.stop_admitting()
-        self.worker._pump.stop_claiming()
+        self.worker._crew.stop_claiming()
         self.worker._requeue_waiting()
         self.executor.interrupt()
         for attempt in self.executor.running() if obeyed else ():
