@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 import sqlalchemy_brooq as brooq
 from sqlalchemy_brooq import BrooqError, Enqueued, InvalidJob, Job, PayloadError, bulk
 from tests.consumer import Base, Order
+from tests.databases import HERE
 from tests.doors import PLACES, commit, insert_probe, probes, with_probe, working_in
 from tests.recording import jobs, noted, recorded
 from tests.waiting import eventually, row
@@ -484,7 +485,7 @@ def locked(engine: Engine) -> Iterator[Callable[[], bool]]:
 
         def someone_waits() -> bool:
             with engine.connect() as connection:
-                return bool(connection.scalar(text("SELECT count(*) FROM pg_locks WHERE NOT granted")))
+                return bool(connection.scalar(text(f"SELECT count(*) FROM pg_locks WHERE NOT granted AND {HERE}")))
 
         yield someone_waits
 
@@ -552,7 +553,7 @@ def test_a_connection_that_breaks_is_sqlalchemys_error(
     def terminate() -> None:
         eventually(locked)
         with engine.begin() as connection:
-            connection.execute(text("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE NOT granted"))
+            connection.execute(text(f"SELECT pg_terminate_backend(pid) FROM pg_locks WHERE NOT granted AND {HERE}"))
 
     terminating = threading.Thread(target=terminate)
     terminating.start()

@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 import sqlalchemy_brooq as brooq
+from tests.databases import HERE
 from tests.sides import PATIENCE, MakeSide, Side, write
 from tests.waiting import eventually, row
 
@@ -210,7 +211,9 @@ def longest_lock_wait(side: Side) -> Any:
         watching.join()
 
 
-LOCK_WAIT = "SELECT extract(epoch FROM max(clock_timestamp() - waitstart))::float FROM pg_locks WHERE NOT granted"
+LOCK_WAIT = (
+    f"SELECT extract(epoch FROM max(clock_timestamp() - waitstart))::float FROM pg_locks WHERE NOT granted AND {HERE}"
+)
 
 
 @both_kinds_of_handler
@@ -240,7 +243,7 @@ def test_a_chained_key_that_a_stranger_is_about_to_write_is_waited_for_in_short_
     assert side.scalar("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()") == 0
 
 
-WAIT_STARTS = "SELECT waitstart FROM pg_locks WHERE NOT granted AND waitstart IS NOT NULL"
+WAIT_STARTS = f"SELECT waitstart FROM pg_locks WHERE NOT granted AND waitstart IS NOT NULL AND {HERE}"
 
 
 @both_kinds_of_handler

@@ -27,7 +27,7 @@ from sqlalchemy_brooq.demo.tally import FIGURES, OTHER_JOBS, Notes, promises
 from sqlalchemy_brooq.demo.till import Takings
 from sqlalchemy_brooq.errors import ConfigError
 from tests.commands import COMMAND, environment, shown
-from tests.conftest import Admin, fresh_database
+from tests.databases import Admin, fresh_database
 from tests.servers import ROOT, lives
 from tests.waiting import eventually
 

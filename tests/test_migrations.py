@@ -36,7 +36,7 @@ from sqlalchemy_brooq.migrations.lock import LOCK_KEY
 from sqlalchemy_brooq.model import REVISION
 from sqlalchemy_brooq.schema import check_schema
 from tests.catalogs import contents, run_sql
-from tests.conftest import Admin, fresh_database
+from tests.databases import HERE, Admin, fresh_database
 from tests.waiting import eventually
 
 ROOT = Path(__file__).parent.parent
@@ -128,7 +128,7 @@ def test_the_engines_isolation_level_does_not_matter(empty_database_url: URL, le
     with engine.connect() as connection:
         driver: Any = connection.connection.driver_connection
         assert ("AUTOCOMMIT" if driver.autocommit else connection.get_isolation_level()) == level
-        assert connection.scalar(text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")) == 0
+        assert connection.scalar(text(f"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND {HERE}")) == 0
     engine.dispose()
 
 
@@ -457,7 +457,7 @@ def test_threads_that_migrate_two_databases_do_not_mix_them_up(
             # Nobody sees this table yet, but nobody can make another of its name either.
             blocker.exec_driver_sql("CREATE TABLE job (id int)")
             first = pool.submit(migrate, empty_engine)
-            eventually(lambda: blocked(admin))
+            eventually(lambda: blocked(admin, empty_engine))
             second = pool.submit(migrate, other)
             eventually(second_has_its_lock)
             blocker.rollback()
@@ -469,9 +469,11 @@ def test_threads_that_migrate_two_databases_do_not_mix_them_up(
                 check_schema(connection)
 
 
-def blocked(admin: Admin) -> bool:
-    waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%CREATE TABLE job%'"
-    return admin.execute(waiting).fetchone() is not None
+def blocked(admin: Admin, engine: Engine) -> bool:
+    waiting = (
+        "SELECT FROM pg_stat_activity WHERE datname = %s AND wait_event_type = 'Lock' AND query ~ 'CREATE TABLE job'"
+    )
+    return admin.execute(waiting, [engine.url.database]).fetchone() is not None
 
 
 def test_a_lost_connection_ends_the_migration_and_its_lock(empty_engine: Engine, admin: Admin) -> None:
@@ -488,7 +490,7 @@ def test_a_lost_connection_ends_the_migration_and_its_lock(empty_engine: Engine,
         blocker.exec_driver_sql("CREATE TABLE job (id int)")
         thread = threading.Thread(target=run)
         thread.start()
-        eventually(lambda: blocked(admin))
+        eventually(lambda: blocked(admin, empty_engine))
         admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'to be ended'")
         thread.join(timeout=30)
 

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 import sqlalchemy_brooq as brooq
 from sqlalchemy_brooq import BrooqError, Enqueued, Job
+from tests.databases import HERE
 from tests.doors import SESSION_DOORS
 from tests.recording import jobs
 from tests.waiting import eventually
@@ -39,7 +40,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 def someone_waits(engine: Engine) -> bool:
     with engine.connect() as connection:
-        return bool(connection.scalar(text("SELECT count(*) FROM pg_locks WHERE NOT granted")))
+        return bool(connection.scalar(text(f"SELECT count(*) FROM pg_locks WHERE NOT granted AND {HERE}")))
 
 
 def raced(engine: Engine, pool: ThreadPoolExecutor, first: Session, door: Any) -> tuple[Enqueued, Future[Enqueued]]:

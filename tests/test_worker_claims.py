@@ -13,6 +13,7 @@ from sqlalchemy import URL, Engine, create_engine, text
 from sqlalchemy.orm import Session
 
 import sqlalchemy_brooq as brooq
+from tests.databases import HERE
 from tests.programs import program
 from tests.queues import MakeQueue, all_settled, states
 from tests.waiting import eventually, row
@@ -234,10 +235,10 @@ def test_no_connection_of_a_worker_is_in_a_transaction_while_a_handler_runs(
     try:
         with engine.connect() as connection:
             open_since = text(
-                "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'worker'"
+                f"SELECT count(*) FROM pg_stat_activity WHERE application_name = 'worker' AND {HERE}"
                 " AND state LIKE 'idle in transaction%' AND now() - state_change > interval '50 ms'"
             )
-            connected = text("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'worker'")
+            connected = text(f"SELECT count(*) FROM pg_stat_activity WHERE application_name = 'worker' AND {HERE}")
             assert connection.scalar(connected) >= 2
             assert connection.scalar(open_since) == 0
     finally:
