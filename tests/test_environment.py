@@ -244,11 +244,11 @@ def test_the_token_may_stand_in_a_file(tmp_path: Path, content: str) -> None:
     assert Config.from_env({"QUEUE_API_TOKEN_FILE": str(file)}).api_token == TOKEN
 
 
-def test_a_file_that_can_not_be_read_is_a_problem(tmp_path: Path) -> None:
-    missing = tmp_path / "missing"
+def test_a_file_that_can_not_be_read_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
-    assert problems_in_env({"QUEUE_API_TOKEN_FILE": str(missing), "QUEUE_WORKERS": "0"}) == (
-        f"QUEUE_API_TOKEN_FILE: '{missing}' can't be read: No such file or directory",
+    assert problems_in_env({"QUEUE_API_TOKEN_FILE": "missing", "QUEUE_WORKERS": "0"}) == (
+        "QUEUE_API_TOKEN_FILE: 'missing' can't be read: No such file or directory",
         "QUEUE_WORKERS: 0 is refused: it must be 1 or more",
     )
     assert "Is a directory" in problems_in_env({"QUEUE_API_TOKEN_FILE": str(tmp_path)})[0]

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from importlib.util import find_spec
@@ -383,6 +384,19 @@ def test_a_start_that_takes_too_long_is_given_up_and_leaves_nothing(monkeypatch:
 
     assert len(folders) == 1
     assert not folders[0].exists()
+
+
+def test_where_signals_are_ignored_a_start_that_is_given_up_ends_as_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sqlalchemy_brooq.demo.postgres.START_TIMEOUT", 0.0)
+    before = signal.signal(signal.SIGQUIT, signal.SIG_IGN)  # as in the background of a shell script
+    began = time.monotonic()
+    try:
+        with pytest.raises(PostgresUnavailable):
+            LocalPostgres().start()
+    finally:
+        signal.signal(signal.SIGQUIT, before)
+
+    assert time.monotonic() - began < 10
 
 
 def test_a_failed_start_on_existing_data_keeps_the_data(

@@ -197,7 +197,11 @@ def test_handlers_are_registered_once_and_before_start(engine: Engine, make_queu
         queue.register("u", lambda claim: None)
 
 
-@pytest.mark.parametrize("function", [None, "text", lambda: None, lambda claim, session: None], ids=repr)
+@pytest.mark.parametrize(
+    "function",
+    [None, "text", lambda: None, lambda claim, session: None],
+    ids=["None", "text", "takes nothing", "takes two"],
+)
 def test_a_function_that_can_not_take_a_claim_is_refused(
     engine: Engine, make_queue: MakeQueue, function: object
 ) -> None:

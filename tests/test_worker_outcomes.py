@@ -261,7 +261,9 @@ def test_a_result_is_kept_where_the_handler_opted_in(engine: Engine, make_queue:
 
 
 @both
-@pytest.mark.parametrize("result", [object(), float("nan"), "\x00", {1, 2}, b"bytes"], ids=str)
+@pytest.mark.parametrize(
+    "result", [object(), float("nan"), "\x00", {1, 2}, b"bytes"], ids=lambda value: type(value).__name__
+)
 def test_a_result_that_can_not_be_stored_leaves_the_job_done_and_an_error_in_the_log(
     engine: Engine, make_queue: MakeQueue, kind: str, result: object, caplog: pytest.LogCaptureFixture
 ) -> None:

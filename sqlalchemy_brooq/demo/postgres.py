@@ -29,6 +29,8 @@ __all__ = ["LocalPostgres", "Mode", "PostgresUnavailable"]
 
 START_TIMEOUT: Final = 30.0
 STOP_TIMEOUT: Final = 30.0
+#: How often a server that stops is told so again, in seconds.
+STOP_INTERVAL: Final = 0.5
 
 Mode = Literal["smart", "fast", "immediate"]
 
@@ -295,12 +297,10 @@ class LocalPostgres:
         keeper = self._keeper
         if keeper is None:
             return
-        keeper.send_signal(number)
-        try:
-            keeper.wait(STOP_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            keeper.send_signal(signal.SIGQUIT)
-            keeper.wait()
+        deadline = time.monotonic() + STOP_TIMEOUT
+        while not _ends(keeper, number):
+            if time.monotonic() > deadline:
+                number = signal.SIGQUIT
         self._keeper = None
 
     def _pidfile(self) -> str:
@@ -314,6 +314,21 @@ class LocalPostgres:
         self._folder = self._home = self._bin = None
         for folder in folders:
             shutil.rmtree(folder)
+
+
+def _ends(keeper: subprocess.Popen[bytes], number: signal.Signals) -> bool:
+    """
+    Send the signal, and return whether the keeper ends soon.
+
+    To be asked again: a signal that our process ignores (SIGQUIT does so in the background of a shell script) is
+    ignored by a keeper as well that is too young to listen.
+    """
+    keeper.send_signal(number)
+    try:
+        keeper.wait(STOP_INTERVAL)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _new_data() -> list[str]:
