@@ -1,0 +1,70 @@
+"""
+What a process of a measurement is told to do. Plain values, sent as JSON.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Door = Literal["enqueue", "session"]
+"""How one job is enqueued: by the call for it, or as part of a transaction of the consumer's."""
+
+TOPIC = "bench"
+"""What the measured jobs are; others are in nobody's way, or are meant to be."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """
+    Run jobs until the measurement is over.
+
+    Args:
+        url: The database.
+        marks: The file of the `Marks`.
+        count: How many jobs there are.
+        slots: How many jobs the process may hold at a time; ``None`` leaves all settings at their defaults.
+        timed: Whether the moment of each job is of interest.
+    """
+
+    url: str
+    marks: str
+    count: int
+    slots: int | None = None
+    timed: bool = False
+
+
+@dataclass(frozen=True)
+class Single:
+    """
+    Enqueue jobs one by one, each in a transaction of its own.
+
+    Args:
+        url: The database.
+        count: How many.
+        door: How.
+        pause: Seconds between two; none means as fast as it goes.
+        marks: The file of the `Marks` that gets the moment when each commit has returned, if anybody wants them.
+    """
+
+    url: str
+    count: int
+    door: Door = "enqueue"
+    pause: float = 0.0
+    marks: str | None = None
+
+
+@dataclass(frozen=True)
+class Bulk:
+    """
+    Enqueue jobs many at a time, in the fastest way that the contestant has.
+
+    Args:
+        url: The database.
+        count: How many.
+        keyed: Whether each has an idempotency key.
+    """
+
+    url: str
+    count: int
+    keyed: bool = False
