@@ -5,6 +5,7 @@ Make a run and print its tables: ``python -m tests.benchmark --help``.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,11 @@ def main(
         wanted,
     )
     with Lab(url) as lab:
-        document = {"about": report.about(plan, lab), "results": [asdict(one) for one in run(plan, lab, progress)]}
+        document: dict[str, Any] = {"about": report.about(plan, lab), "results": []}
+        with suppress(KeyboardInterrupt):  # what was measured until then is shown
+            for result in run(plan, lab):
+                progress(result)
+                document["results"].append(asdict(result))
     if file is not None:
         file.write_text(json.dumps(document, indent=1) + "\n")
     show(document)

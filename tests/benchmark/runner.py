@@ -72,11 +72,10 @@ def measurements(plan: Plan) -> Iterator[tuple[Scenario, Case, Contestant, int]]
                         yield scenario, case, contestant, repetition
 
 
-def run(plan: Plan, lab: Lab, tell: Callable[[Result], None]) -> list[Result]:
+def run(plan: Plan, lab: Lab) -> Iterator[Result]:
     """
-    Make all measurements. One that fails is told of, and doesn't end the run.
+    Make all measurements, and yield what came of each. One that fails doesn't end the run.
     """
-    results = []
     for scenario, case, contestant, repetition in measurements(plan):
         began = time.monotonic()
         error = None
@@ -87,6 +86,4 @@ def run(plan: Plan, lab: Lab, tell: Callable[[Result], None]) -> list[Result]:
         except Exception as trouble:
             error = f"{type(trouble).__name__}: {trouble}"
         seconds = round(time.monotonic() - began, 1)
-        results.append(Result(scenario.name, case.name, contestant.name, repetition, figures, seconds, error))
-        tell(results[-1])
-    return results
+        yield Result(scenario.name, case.name, contestant.name, repetition, figures, seconds, error)
