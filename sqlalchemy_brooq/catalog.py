@@ -18,10 +18,10 @@ from sqlalchemy_brooq.model import JOB, STORAGE
 Part = tuple[str, str]
 """A part of the table: what kind of thing it is, and its name."""
 
-_READY: Final = "WHERE (state = ANY (ARRAY['pending'::text, 'failed'::text]))"
+_READY: Final = "(state = ANY (ARRAY['pending'::text, 'failed'::text]))"
 _INDEXES: Final = {
-    "job_ready": f"USING btree (priority DESC, available_at, id) {_READY}",
-    "job_ready_topic": f"USING btree (topic, priority DESC, available_at, id) {_READY}",
+    "job_ready": f"USING btree (priority DESC, available_at, id) WHERE ({_READY} AND (priority >= '-2'::integer))",
+    "job_ready_topic": f"USING btree (topic, priority DESC, available_at, id) WHERE {_READY}",
     "job_idempotency": "UNIQUE USING btree (topic, idempotency_key) WHERE (idempotency_key IS NOT NULL)",
     "job_leased": "USING btree (locked_until) WHERE ((state = 'processing'::text) AND (locked_until IS NOT NULL))",
     "job_terminal": (

@@ -39,7 +39,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from sqlalchemy_brooq.kinds import MAX_INTEGER
 from sqlalchemy_brooq.model import JOB
-from sqlalchemy_brooq.statements.fence import PROCESSING, held, leaving, literal
+from sqlalchemy_brooq.statements.fence import PROCESSING, at_any_level, held, leaving, literal
 from sqlalchemy_brooq.statements.shapes import IDS, MOMENTS, NUMBERS, WORDS, among, rows_of
 from sqlalchemy_brooq.vocabulary import Event, JobState
 
@@ -262,7 +262,11 @@ def _live_levels() -> Select[Any]:
     first = (
         select(JOB.c.id)
         .where(
-            leaving(Event.CLAIMED), JOB.c.priority == level.c.priority, JOB.c.available_at <= func.now(), ~level.c.sure
+            leaving(Event.CLAIMED),
+            JOB.c.priority == level.c.priority,
+            at_any_level(),
+            JOB.c.available_at <= func.now(),
+            ~level.c.sure,
         )
         .order_by(JOB.c.available_at, JOB.c.id)
         .limit(ONE)

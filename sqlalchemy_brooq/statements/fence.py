@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, and_, literal_column
 from sqlalchemy.sql.expression import ColumnClause
 
 from sqlalchemy_brooq.model import JOB
-from sqlalchemy_brooq.vocabulary import MOVES, Event, JobState
+from sqlalchemy_brooq.vocabulary import MOVES, PRIORITIES, Event, JobState
 
 
 def literal(state: JobState) -> ColumnClause[str]:
@@ -35,6 +35,13 @@ def leaving(event: Event) -> ColumnElement[bool]:
     """
     leaves, _ = MOVES[event]
     return in_states(leaves)
+
+
+def at_any_level() -> ColumnElement[bool]:
+    """
+    Match every row, in the words of the index of all topics: only who says so may use it.
+    """
+    return JOB.c.priority >= literal_column(str(PRIORITIES[0]))
 
 
 PROCESSING: Final = literal(JobState.PROCESSING)

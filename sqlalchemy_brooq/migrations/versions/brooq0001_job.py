@@ -93,7 +93,7 @@ def _create_indexes(schema: str | None) -> None:
     """
     first = sa.text("priority DESC")
     ready = "state IN ('pending', 'failed')"
-    _create_index(schema, "job_ready", [first, "available_at", "id"], ready)
+    _create_index(schema, "job_ready", [first, "available_at", "id"], f"{ready} AND priority >= -2")
     _create_index(schema, "job_ready_topic", ["topic", first, "available_at", "id"], ready)
     _create_index(schema, "job_idempotency", ["topic", "idempotency_key"], "idempotency_key IS NOT NULL", unique=True)
     _create_index(schema, "job_leased", ["locked_until"], "state = 'processing' AND locked_until IS NOT NULL")
