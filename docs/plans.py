@@ -18,8 +18,9 @@ from sqlalchemy.dialects.postgresql import psycopg as dialects
 
 from sqlalchemy_brooq.demo.postgres import LocalPostgres
 from sqlalchemy_brooq.migrations import migrate
-from sqlalchemy_brooq.statements import exchange, producing, retention, upkeep, watching
-from sqlalchemy_brooq.vocabulary import TERMINAL, Event, JobState, Outcome
+from sqlalchemy_brooq.statements import exchange, producing, retention, upkeep
+from sqlalchemy_brooq.vocabulary import TERMINAL
+from sqlalchemy_brooq.worker.store import request_columns
 from sqlalchemy_brooq.worker.turns import Turns
 
 WORKER: Final = "host:1:00000000"
@@ -83,7 +84,7 @@ def plans(connection: Connection) -> Iterator[Plan]:
     for index, purpose, statement, parameters in (
         ("job_pkey", "settle a batch of outcomes", exchange.settle(), outcomes(ids, moments)),
         ("job_ready_topic", "claim", exchange.claim(), claiming(8)),
-        ("job_ready", "count the active jobs", watching.active_counts(), {}),
+        ("job_ready", "leave out levels where nothing is ready", exchange.live_levels(), levels()),
         ("job_idempotency", "find the jobs whose keys were taken", producing.find_jobs(), taken(keys)),
         (
             "job_leased",
@@ -102,24 +103,23 @@ def plans(connection: Connection) -> Iterator[Plan]:
 
 
 def outcomes(ids: tuple[Any, ...], moments: tuple[datetime, ...]) -> dict[str, Any]:
-    count = len(ids)
-    done = Outcome(Event.DONE)
     return {
         "worker": WORKER,
         "outcome_id": list(ids),
         "outcome_claimed_at": list(moments),
-        "outcome_state": [JobState.DONE.value] * count,
-        "outcome_delay": [done.delay] * count,
-        "outcome_refund": [0] * count,
-        "outcome_error": [None] * count,
-        "outcome_result": [None] * count,
+        # Nothing more is said of a job that is done.
+        **{f"outcome_{name}": () for name in ("state", "delay", "refund", "error", "result")},
     }
 
 
 def claiming(want: int) -> dict[str, Any]:
-    branches = Turns(TOPICS).request(want).branches
-    columns = {f"branch_{name}": [getattr(branch, name) for branch in branches] for name in exchange.BRANCH}
-    return {"worker": WORKER, "lease": LEASE, "want": want, **columns}
+    return {"worker": WORKER, "lease": LEASE, "want": want, **request_columns(Turns(TOPICS).request(want))}
+
+
+def levels() -> dict[str, Any]:
+    return {name: value for name, value in claiming(1).items() if name.startswith("level_")} | {
+        "level_sure": [False] * 5
+    }
 
 
 def taken(keys: list[Any]) -> dict[str, Any]:
@@ -135,16 +135,25 @@ def explained(connection: Connection, statement: Executable, parameters: dict[st
     compiled = statement.compile(dialect=dialect)
     names, bound = compiled.positiontup, compiled.construct_params(parameters)
     types = [compiled.binds[name].type.compile(dialect) for name in names]
+    values = [sent(compiled.binds[name].type, bound[name], dialect) for name in names]
     with connection.begin_nested() as savepoint:
         cursor = psycopg.ClientCursor(connection.connection.driver_connection)
         cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
         cursor.execute(f"PREPARE explained {_listed(types)} AS {compiled}")
         explain = "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF, BUFFERS OFF)"
-        cursor.execute(f"{explain} EXECUTE explained {_listed(['%s' for _ in names])}", [bound[name] for name in names])
+        cursor.execute(f"{explain} EXECUTE explained {_listed(['%s' for _ in names])}", values)
         plan = "\n".join(line for (line,) in cursor.fetchall() if not line.lstrip().startswith(NOISE))
         savepoint.rollback()
     connection.exec_driver_sql("DEALLOCATE explained")
     return plan
+
+
+def sent(kind: Any, value: Any, dialect: Any) -> Any:
+    """
+    Return *value* as the type hands it to the driver.
+    """
+    process = kind.dialect_impl(dialect).bind_processor(dialect)
+    return process(value) if process is not None else value
 
 
 def _listed(words: list[str]) -> str:

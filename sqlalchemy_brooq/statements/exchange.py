@@ -248,14 +248,14 @@ def picking() -> Select[Any]:
     return (
         select(candidate.c.id)
         .select_from(branch.join(candidate, true()))
-        .where(among(branch.c.priority, _live_levels()))
+        .where(among(branch.c.priority, live_levels()))
         .limit(bind("want", type_=Integer))
     )
 
 
-def _live_levels() -> Select[Any]:
+def live_levels() -> Select[Any]:
     """
-    Return the priorities at which a job is ready, or known to be.
+    Return the priorities at which a job of any topic is ready, or known to be: part of `picking`.
     """
     level = rows_of("level", LEVEL)
     # Not EXISTS, which drops the order: without it the planner may read the table instead of the index.

@@ -30,7 +30,7 @@ from sqlalchemy import bindparam as bind
 from sqlalchemy.dialects.postgresql import OID
 
 from sqlalchemy_brooq.model import JOB, Job
-from sqlalchemy_brooq.statements.fence import PROCESSING, at_any_level, in_states
+from sqlalchemy_brooq.statements.fence import PROCESSING, in_states
 from sqlalchemy_brooq.vocabulary import CLAIMABLE, PRIORITIES, TERMINAL
 
 
@@ -47,7 +47,7 @@ def active_counts() -> CompoundSelect[Any]:
     Answer with (topic, state, count) of the jobs in no terminal state; where there are none, there is no row.
     """
     leased = and_(JOB.c.state == PROCESSING, JOB.c.locked_until.is_not(None))
-    return union_all(_counts(and_(in_states(CLAIMABLE), at_any_level())), _counts(leased))
+    return union_all(_counts(in_states(CLAIMABLE)), _counts(leased))
 
 
 def terminal_counts() -> Select[Any]:

@@ -72,6 +72,9 @@ class Stepwise(Executor):
     def _begin(self, attempts: Sequence[Attempt]) -> None:
         pass
 
+    def _follow(self, ready: list[Attempt]) -> Attempt | None:  # noqa: ARG002 - the base class's signature
+        return None
+
 
 class Ledger(Journal):
     """
@@ -85,6 +88,9 @@ class Ledger(Journal):
 
     def settled(self, claim: Claim, outcome: Outcome) -> None:
         self.entries.append((claim, outcome))
+
+    def settled_all(self, settled: Sequence[tuple[Claim, Outcome]]) -> None:
+        self.entries += settled
 
     def lost(self, claim: Claim) -> None:
         self.entries.append((claim, None))

@@ -1,0 +1,245 @@
+"""
+What two pumps and a claim that goes on where the last one ended must not cost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Engine, event, text
+
+import sqlalchemy_brooq as brooq
+from sqlalchemy_brooq.claim import Claim
+from sqlalchemy_brooq.worker.demand import FROM_LEFT, Demand
+from sqlalchemy_brooq.worker.turns import Request, Turns
+from tests.queues import MakeQueue, all_settled, states
+from tests.waiting import eventually
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+FILL = "INSERT INTO job (topic, payload) SELECT 't', to_jsonb(n) FROM generate_series(1, :jobs) AS n"
+
+
+def fill(engine: Engine, jobs: int) -> None:
+    with engine.begin() as connection:
+        connection.execute(text(FILL), {"jobs": jobs})
+
+
+# -- two pumps
+
+
+def test_two_pumps_claim_each_job_once_and_never_more_than_there_is_room_for(
+    engine: Engine, make_queue: MakeQueue
+) -> None:
+    fill(engine, 6000)
+    runs: Counter[UUID] = Counter()
+    queue = make_queue(engine, workers=300)
+    room: list[int] = []
+
+    async def handle(claim: brooq.Claim) -> None:
+        runs[claim.id] += 1
+        await asyncio.sleep(0.001)
+
+    queue.register("t", handle)
+    queue.start()
+    health = queue.health()
+    assert health is not None
+    assert {"pump", "pump-2"} <= {loop.name for loop in health.loops}
+    while not all_settled(engine)():
+        room.append(in_flight(engine))
+
+    assert states(engine) == {"done": 6000}
+    assert set(runs.values()) == {1}
+    assert len(runs) == 6000
+    assert max(room) <= 300
+
+
+def in_flight(engine: Engine) -> int:
+    with engine.connect() as connection:
+        found = connection.scalar(
+            text("SELECT count(*) FROM job WHERE state = 'processing' AND locked_until IS NOT NULL")
+        )
+    return int(found or 0)
+
+
+def test_few_slots_have_one_pump(engine: Engine, make_queue: MakeQueue) -> None:
+    queue = make_queue(engine, workers=99)
+    queue.register("t", print)
+    queue.start()
+
+    health = queue.health()
+    assert health is not None
+    assert [loop.name for loop in health.loops if loop.name.startswith("pump")] == ["pump"]
+
+
+def test_a_plain_handler_s_thread_runs_on_with_the_next_job(engine: Engine, make_queue: MakeQueue) -> None:
+    fill(engine, 400)
+    threads: set[str] = set()
+    contexts: list[object] = []
+    queue = make_queue(engine, workers=2, prefetch=200)
+
+    def handle(_: brooq.Claim) -> None:
+        threads.add(threading.current_thread().name)
+        contexts.append(mark.get(None))
+        mark.set(object())
+
+    mark: contextvars.ContextVar[object] = contextvars.ContextVar("mark")
+    queue.register("t", handle)
+    queue.start()
+
+    eventually(all_settled(engine))
+    assert len(threads) <= 3
+    assert set(contexts) == {None}  # each job begins with a fresh one
+
+
+# -- where a claim begins
+
+
+@contextmanager
+def claims_counted(engine: Engine) -> Iterator[list[bool]]:
+    """
+    Keep, for each claim that is sent, whether it began at the left.
+    """
+    begins: list[bool] = []
+
+    def look(_connection: object, _cursor: object, statement: str, parameters: object, *_: object) -> None:
+        if "branch_after_at" in statement and isinstance(parameters, dict):
+            begins.append(parameters["branch_after_at"] == "{}")
+
+    event.listen(engine, "before_cursor_execute", look)
+    try:
+        yield begins
+    finally:
+        event.remove(engine, "before_cursor_execute", look)
+
+
+def test_what_is_committed_behind_the_mark_waits_a_second_at_most(engine: Engine, make_queue: MakeQueue) -> None:
+    fill(engine, 60_000)
+    late = threading.Event()
+    queue = make_queue(engine, workers=8, poll_interval="30s")
+
+    def handle(claim: brooq.Claim) -> None:
+        time.sleep(0.002)
+        if claim.payload == "late":
+            late.set()
+
+    queue.register("t", handle)
+    with claims_counted(engine) as begins:
+        queue.start()
+        eventually(lambda: begins.count(False) > 20)
+        with engine.begin() as connection:
+            # Nobody is told of it, and it lies before all that have been claimed.
+            connection.execute(
+                text("INSERT INTO job (topic, payload, available_at) VALUES ('t', '\"late\"', now() - interval '1 h')")
+            )
+        before = time.monotonic()
+        assert late.wait(10)
+        took = time.monotonic() - before
+        queue.stop()
+
+    assert states(engine)["pending"] > 1000  # the backlog was not what was waited for
+    assert took < FROM_LEFT + 2
+    assert begins.count(True) * 5 < len(begins)
+
+
+def test_a_wake_up_lets_the_next_claim_begin_at_the_left() -> None:
+    demand = Demand(Turns(["t"]), 4, lambda: 4, 1.0)
+    began = time.monotonic()
+    answer_in_full(demand, began)
+    later = take(demand, began + 0.1)
+    assert not later.from_left
+    demand.done(later, [claim(n) for n in range(later.want)], began + 0.1)
+
+    demand.hint()
+    assert take(demand, began + 0.3).from_left
+
+
+def test_a_short_answer_lets_the_next_claim_begin_at_the_left() -> None:
+    demand = Demand(Turns(["t"]), 4, lambda: 4, 1.0)
+    began = time.monotonic()
+    answer_in_full(demand, began)
+    request = take(demand, began + 0.1)
+    assert not request.from_left
+    demand.done(request, [claim(0)], began + 0.1)
+
+    assert take(demand, began + 2).from_left
+
+
+def test_a_claim_begins_at_the_left_once_a_second() -> None:
+    demand = Demand(Turns(["t"]), 4, lambda: 4, 1.0)
+    began = time.monotonic()
+    answer_in_full(demand, began)
+    lefts = []
+    for tenth in range(1, 31):
+        request = take(demand, began + tenth / 10)
+        demand.done(request, [claim(n) for n in range(request.want)], began + tenth / 10)
+        lefts.append(request.from_left)
+
+    assert lefts.count(True) == 3
+
+
+def test_slots_that_are_spoken_for_are_not_asked_for_again() -> None:
+    demand = Demand(Turns(["t"]), 8, lambda: 8, 1.0)
+    first = take(demand, 1.0)
+
+    assert first.want == 8
+    assert demand.take(3.0) is None
+    demand.done(first, None, 1.0)
+    assert take(demand, 3.0).want == 8
+
+
+def take(demand: Demand, now: float) -> Request:
+    request = demand.take(now)
+    assert request is not None
+    return request
+
+
+def answer_in_full(demand: Demand, now: float) -> None:
+    request = take(demand, now)
+    demand.done(request, [claim(n) for n in range(request.want)], now)
+
+
+def claim(number: int) -> Claim:
+    return Claim(UUID(int=number), "t", None, 1, 0, 0, NOW, NOW, NOW, "w", NOW)
+
+
+def test_nothing_is_asked_for_after_the_end_and_a_claim_under_way_is_waited_for() -> None:
+    demand = Demand(Turns(["t"]), 4, lambda: 4, 1.0)
+    request = take(demand, 1.0)
+    stopped = threading.Event()
+
+    def stop() -> None:
+        demand.stop()
+        stopped.set()
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    eventually(lambda: demand.stopped)
+    assert not stopped.wait(0.05)
+    demand.done(request, [], 1.0)
+    assert stopped.wait(5)
+    thread.join()
+    assert demand.take(9.0) is None
+
+
+@pytest.mark.parametrize("held_first", [True, False])
+def test_a_search_and_a_claim_exclude_each_other(held_first: bool) -> None:
+    demand = Demand(Turns(["t"]), 4, lambda: 4, 1.0)
+    if held_first:
+        assert demand.hold()
+        assert demand.take(1.0) is None
+        demand.go_on()
+        assert demand.take(1.0) is not None
+    else:
+        request = take(demand, 1.0)
+        assert not demand.hold()
+        demand.done(request, None, 1.0)
+        assert demand.hold()
