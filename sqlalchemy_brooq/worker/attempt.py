@@ -181,8 +181,8 @@ class InFlight:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # As objects: by id alone it would not do, one process can hold two runs of one job.
-        self._attempts: set[Attempt] = set()
+        # As objects: by id alone it would not do, one process can hold two runs of one job. A dict keeps their order.
+        self._attempts: dict[Attempt, None] = {}
 
     def __len__(self) -> int:
         return len(self._attempts)
@@ -192,7 +192,7 @@ class InFlight:
         Take in freshly claimed attempts.
         """
         with self._lock:
-            self._attempts.update(attempts)
+            self._attempts.update(dict.fromkeys(attempts))
 
     def remove(self, attempts: Collection[Attempt]) -> None:
         """
@@ -201,7 +201,7 @@ class InFlight:
         with self._lock:
             for attempt in attempts:
                 attempt.stage = Stage.OVER
-            self._attempts.difference_update(attempts)
+                self._attempts.pop(attempt, None)
 
     def all(self) -> list[Attempt]:
         """

@@ -102,7 +102,7 @@ class Executor:
         self._context.run(_handling.set, worker)
         self._change = threading.Condition()
         self._waiting: deque[Attempt] = deque()
-        self._running: set[Attempt] = set()
+        self._running: dict[Attempt, None] = {}
         self._hurried = False
         self._admitting = True
         self.broken = False
@@ -202,7 +202,7 @@ class Executor:
         while self._admitting and self._waiting and len(self._running) < self._slots:
             attempt = self._waiting.popleft()
             if attempt.start():
-                self._running.add(attempt)
+                self._running[attempt] = None
                 ready.append(attempt)
         return ready
 
@@ -243,7 +243,7 @@ class Executor:
         self._journal.attempted(attempt.claim, time.monotonic() - attempt.started_at)
         self._make_sure_of(attempt)
         with self._change:
-            self._running.discard(attempt)
+            self._running.pop(attempt, None)
             ready = self._admit() if self._waiting else []
             idle = not self._running
             if idle:
