@@ -5,6 +5,7 @@ Make a run and print its tables: ``python -m tests.benchmark --help``.
 from __future__ import annotations
 
 import json
+import signal
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -62,6 +63,7 @@ def main(
         scale or (QUICK if quick else 1.0),
         wanted,
     )
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with Lab(url) as lab:
         document: dict[str, Any] = {"about": report.about(plan, lab), "results": []}
         with suppress(KeyboardInterrupt):  # what was measured until then is shown

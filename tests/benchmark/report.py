@@ -32,6 +32,7 @@ def about(plan: Plan, lab: Lab) -> dict[str, str]:
         **{"PostgreSQL" if name == "server_version" else name: value for name, value in lab.settings().items()},
         "repetitions": str(plan.repeat),
         "scale": f"{plan.scale:g}",
+        "load at the start": f"{os.getloadavg()[0]:.1f}",
     }
 
 
