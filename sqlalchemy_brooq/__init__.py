@@ -33,12 +33,13 @@ from sqlalchemy_brooq.errors import (
     TransactionMisused,
     delay_of,
 )
+from sqlalchemy_brooq.logs import JobLogFilter
 from sqlalchemy_brooq.migrations.autogenerate import include_object
 from sqlalchemy_brooq.model import Job, metadata
 from sqlalchemy_brooq.producer import cancel, enqueue, enqueue_many, replay
 from sqlalchemy_brooq.queue import Queue
 from sqlalchemy_brooq.service import service_app
-from sqlalchemy_brooq.vocabulary import Enqueued, JobState, Lease
+from sqlalchemy_brooq.vocabulary import Enqueued, JobEvent, JobState, Lease
 
 __version__ = "0.1.0.dev0"
 
@@ -54,6 +55,8 @@ __all__ = [
     "Interruption",
     "InvalidJob",
     "Job",
+    "JobEvent",
+    "JobLogFilter",
     "JobNotFound",
     "JobState",
     "Lease",

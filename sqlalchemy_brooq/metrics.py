@@ -169,6 +169,7 @@ class Metrics:
         self._hung = _Children(families.hung.labels)
         self._deleted = _Children(families.deleted.labels)
         self._requests = _Children(families.requests.labels)
+        self._dropped = _Children(families.dropped.labels)
         self.watch = Watch()
         """What the queue's sampler finds."""
         families.board.add(self.watch)
@@ -237,6 +238,12 @@ class Metrics:
         """
         self._deleted[topic,].inc(count)
 
+    def event_dropped(self, event: str) -> None:
+        """
+        Count an event that the consumer's callbacks were too slow for.
+        """
+        self._dropped[event,].inc()
+
     def requested(self, path: str, code: str) -> None:
         """
         Count an answer of the service surface; *path* must be one of a few.
@@ -284,6 +291,7 @@ class _Families:
         self.hung = counter("hung_workers", "Handlers that ignored their interruption.", "topic")
         self.deleted = counter("retention_deleted", "Terminal jobs deleted by retention.", "topic")
         self.requests = counter("http_requests", "Requests answered by the service surface.", "path", "code")
+        self.dropped = counter("events_dropped", "Events that callbacks were too slow to be told of.", "event")
         self.board = Board()
         self.counting = False
         """Whether enqueued jobs are counted."""

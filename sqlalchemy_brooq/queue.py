@@ -31,12 +31,13 @@ from sqlalchemy_brooq.metrics import Metrics
 from sqlalchemy_brooq.model import Job, checked_topic
 from sqlalchemy_brooq.policy import error_text
 from sqlalchemy_brooq.schema import check_schema
-from sqlalchemy_brooq.vocabulary import Enqueued
+from sqlalchemy_brooq.vocabulary import Enqueued, Event, JobEvent
 from sqlalchemy_brooq.worker.aioloop import fulfil, in_thread
 from sqlalchemy_brooq.worker.attempt import Handler
 from sqlalchemy_brooq.worker.connection import READ_COMMITTED, await_server
 from sqlalchemy_brooq.worker.engine import Health, Sources, StopReport, Worker
 from sqlalchemy_brooq.worker.executor import Around, in_handler_of
+from sqlalchemy_brooq.worker.hooks import Callback, checked
 from sqlalchemy_brooq.worker.origin import derived_engine, needs_derived
 from sqlalchemy_brooq.worker.signals import StopSignals
 
@@ -83,6 +84,7 @@ class Queue:
         self._derived: Engine | None = None
         self._handlers: dict[str, Handler] = {}
         self._options: dict[str, HandlerOptions] = {}
+        self._callbacks: dict[Event, list[Callback]] = {}
         self._lifecycle = threading.Lock()
         self._worker: Worker | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -142,6 +144,27 @@ class Queue:
             self._check_function(topic, function, resolved.transactional, is_async=is_async)
             self._handlers[topic] = Handler(topic, function, resolved, is_async)
             self._options[topic] = options
+
+    def on(self, event: str, callback: Callable[[JobEvent], object]) -> None:
+        """
+        Call *callback* with a `JobEvent` whenever this queue's worker has done to a job what *event* says.
+
+        It is called on a thread of its own, one call after the other, so it delays no job, and what it raises is
+        logged. Events that it is too slow for are dropped: it is for alerts and counting, and no part of the work.
+
+        Args:
+            event: ``"JobClaimed"``, ``"JobDone"``, ``"JobFailed"``, ``"JobDead"``, ``"JobCanceled"`` or
+                ``"JobRequeued"``.
+            callback: A plain function.
+
+        Raises:
+            RegistrationError: There is no such event, the queue was started, or the function doesn't fit.
+        """
+        found = checked(event, callback)
+        with self._lifecycle:
+            if self._worker is not None or self._closed:
+                raise RegistrationError(f"callback for {event} refused: register callbacks before start()")
+            self._callbacks.setdefault(found, []).append(callback)
 
     def reconfigure(self, **settings: Unpack[ConfigKeywords]) -> None:
         """
@@ -388,7 +411,9 @@ class Queue:
                 raise LifecycleError("this queue was closed: build another one")
             if self._worker is not None:
                 raise LifecycleError("this queue is running already")
-            worker = Worker(self._sources(), self.config, self._handlers, self.metrics, loop, self._around)
+            worker = Worker(
+                self._sources(), self.config, self._handlers, self.metrics, loop, self._around, self._callbacks
+            )
             try:
                 worker.start()
             except SQLAlchemyError as error:

@@ -48,6 +48,31 @@ class Event(StrEnum):
     REQUEUED = "JobRequeued"
 
 
+class Notice(StrEnum):
+    """
+    What else a worker says of itself in the log; not a move of a job.
+    """
+
+    WORKER_STARTED = "WorkerStarted"
+    WORKER_STOPPING = "WorkerStopping"
+    WORKER_STOPPED = "WorkerStopped"
+    LEASE_LOST = "LeaseLost"
+    LEASES_EXPIRED = "LeasesExpired"
+    ANSWER_LOST = "AnswerLost"
+    HANDLER_RAISED = "HandlerRaised"
+    HANDLER_HUNG = "HandlerHung"
+    HANDLER_ABANDONED = "HandlerAbandoned"
+    DELAY_CUT = "DelayCut"
+    OUTCOME_REFUSED = "OutcomeRefused"
+    RESULT_LEFT_OUT = "ResultLeftOut"
+    JOBS_DELETED = "JobsDeleted"
+    ROWS_HELD = "RowsHeld"
+    LOOP_FAILED = "LoopFailed"
+    LOOP_RECOVERED = "LoopRecovered"
+    EVENTS_DROPPED = "EventsDropped"
+    CALLBACK_RAISED = "CallbackRaised"
+
+
 CLAIMABLE: Final = frozenset({JobState.PENDING, JobState.FAILED})
 HELD: Final = frozenset({JobState.PROCESSING})
 TERMINAL: Final = frozenset({JobState.DONE, JobState.DEAD, JobState.CANCELED})
@@ -82,6 +107,21 @@ class Enqueued(NamedTuple):
     """The id of the job's row: the existing one's where the key was taken."""
     created: bool
     """False where a job with this topic and idempotency key existed already."""
+
+
+class JobEvent(NamedTuple):
+    """
+    One thing that happened to one job, as a callback of `Queue.on` hears of it.
+    """
+
+    event: Event
+    """Such as ``"JobDead"``; it compares equal to that text."""
+    job_id: UUID
+    topic: str
+    attempt: int
+    """The number of the attempt that it happened to, from 1."""
+    error: str | None = None
+    """What ``last_error`` says of it; ``None`` where all went well."""
 
 
 class Lease(NamedTuple):

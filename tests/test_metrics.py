@@ -32,6 +32,7 @@ CONTRACT = {
     "brooq_hung_workers": ("counter", {"topic"}),
     "brooq_retention_deleted": ("counter", {"topic"}),
     "brooq_http_requests": ("counter", {"path", "code"}),
+    "brooq_events_dropped": ("counter", {"event"}),
 }
 
 
@@ -118,6 +119,7 @@ def test_every_metric_has_the_name_the_type_and_the_labels_of_the_contract(regis
     metrics.hung("t")
     metrics.deleted("t", 7)
     metrics.requested("/metrics", "200")
+    metrics.event_dropped("JobDone")
     metrics.watch.show(Kind.ACTIVE_COUNTS, counted(t={"pending": 1}))
     metrics.watch.show(Kind.READY_AGES, ages(t=1.5))
 

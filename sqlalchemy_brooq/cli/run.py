@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -16,14 +15,12 @@ from typing import Any, Final, TypeVar
 import click
 
 from sqlalchemy_brooq.cli.endings import Failed, Refused, explained
+from sqlalchemy_brooq.cli.logs import FORMATS, LEVELS, log_to_stderr
 from sqlalchemy_brooq.cli.settings import load_dotenv, setting_option, settings_over
 from sqlalchemy_brooq.cli.target import load_queue
 from sqlalchemy_brooq.queue import Queue
 from sqlalchemy_brooq.service import ServiceError, ServiceServer, service_app
 from sqlalchemy_brooq.worker.engine import StopReport
-
-LEVELS: Final = ("debug", "info", "warning", "error")
-LOG_FORMAT: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 #: setting -> (its option, what the option takes)
 OPTIONS: Final = {
@@ -59,8 +56,16 @@ def _setting_options(function: Function) -> Function:
     type=click.Choice(LEVELS, case_sensitive=False),
     help="What is logged to stderr; info by default, or as the program has configured it.",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(FORMATS, case_sensitive=False),
+    help="How a line of the log is written: text by default, or as the program has configured it; json is one object"
+    " a line.",
+)
 @_setting_options
-def run_command(target: str, app_dir: Path, log_level: str | None, **options: str | None) -> None:
+def run_command(
+    target: str, app_dir: Path, log_level: str | None, log_format: str | None, **options: str | None
+) -> None:
     """
     Run jobs with the handlers of MODULE:QUEUE until SIGINT or SIGTERM.
 
@@ -75,7 +80,7 @@ def run_command(target: str, app_dir: Path, log_level: str | None, **options: st
     """
     load_dotenv(app_dir)
     queue = load_queue(target, app_dir, show_traceback=log_level == "debug")
-    _log_to_stderr(log_level)
+    log_to_stderr(log_level, log_format)
     with explained():
         queue.reconfigure(**settings_over(queue.config, options, FLAGS))
     if not queue.topics:
@@ -94,15 +99,6 @@ def _set_aside_what_stays() -> None:
     """
     gc.collect()
     gc.freeze()
-
-
-def _log_to_stderr(level: str | None) -> None:
-    """
-    Log to stderr, unless the program has configured logging; a *level* that was asked for holds in any case.
-    """
-    logging.basicConfig(format=LOG_FORMAT, level=(level or "info").upper())
-    if level is not None:
-        logging.getLogger().setLevel(level.upper())
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ from sqlalchemy_brooq.claim import Claim, callbacks, chained
 from sqlalchemy_brooq.errors import BrooqError, LifecycleError, TransactionMisused
 from sqlalchemy_brooq.model import Job
 from sqlalchemy_brooq.statements.waiting import holder_waits_for_us, limit_lock_waits
-from sqlalchemy_brooq.vocabulary import Event, Outcome
+from sqlalchemy_brooq.vocabulary import Event, Notice, Outcome
 from sqlalchemy_brooq.worker.aioloop import in_thread
 from sqlalchemy_brooq.worker.attempt import Attempt, InFlight, Stage
 from sqlalchemy_brooq.worker.journal import Journal, fields, log, safe_traceback
@@ -272,7 +272,8 @@ class Effects:
             if not (sqlstate(error) or "").startswith(DATA_EXCEPTION):
                 raise
             text = "the result of %s %s can't be stored; the job is done without it: %s"
-            log.error(text, claim.topic, claim.id, policy.error_text(error), extra=fields(claim))
+            extra = {"event": Notice.RESULT_LEFT_OUT.value, **fields(claim)}
+            log.error(text, claim.topic, claim.id, policy.error_text(error), extra=extra)
             return self._write(claim, connection, replace(outcome, result=None))
 
     def _failed(self, attempt: Attempt, error: BaseException) -> None:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 from sqlalchemy import Engine
@@ -25,7 +26,7 @@ from sqlalchemy_brooq import schema
 from sqlalchemy_brooq.config import Config
 from sqlalchemy_brooq.errors import Shutdown
 from sqlalchemy_brooq.metrics import Metrics
-from sqlalchemy_brooq.vocabulary import Event, Outcome
+from sqlalchemy_brooq.vocabulary import Event, Notice, Outcome
 from sqlalchemy_brooq.worker.aioloop import HandlerLoop
 from sqlalchemy_brooq.worker.attempt import Handler, InFlight
 from sqlalchemy_brooq.worker.connection import PrivateConnection, Transactions, short_transaction
@@ -33,6 +34,7 @@ from sqlalchemy_brooq.worker.demand import Demand
 from sqlalchemy_brooq.worker.effects import Effects
 from sqlalchemy_brooq.worker.executor import Around, Executor
 from sqlalchemy_brooq.worker.heartbeat import ROUNDS, Heartbeat
+from sqlalchemy_brooq.worker.hooks import Callbacks, Hooks
 from sqlalchemy_brooq.worker.journal import Journal
 from sqlalchemy_brooq.worker.loops import Loop, LoopHealth
 from sqlalchemy_brooq.worker.outbox import Outbox
@@ -122,6 +124,7 @@ class Worker:
         metrics: What is counted, and what the sampler shows.
         loop: The consumer's running event loop for ``async def`` handlers; ``None`` makes one.
         around: The consumer's context manager around each handler.
+        callbacks: Whom to tell of what happens to jobs.
     """
 
     def __init__(
@@ -132,13 +135,15 @@ class Worker:
         metrics: Metrics,
         loop: asyncio.AbstractEventLoop | None = None,
         around: Around | None = None,
+        callbacks: Callbacks = MappingProxyType({}),
     ) -> None:
         self.name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._sources = sources
         self._config = config
         self._handlers = dict(handlers)
         self._in_flight = InFlight()
-        self._journal = Journal(metrics)
+        self._hooks = Hooks(callbacks, metrics.event_dropped)
+        self._journal = Journal(metrics, self._hooks)
         self._outbox = Outbox()
         dialect = sources.engine.dialect
         results = Results(getattr(dialect, "_json_serializer", None))
@@ -278,13 +283,15 @@ class Worker:
         with short_transaction(self._sources.engine) as connection:
             schema.check_schema(connection)
         try:
+            self._hooks.start()
             self._executor.start()
             for loop in self._loops.values():
                 loop.start()
         except BaseException:
             self._end(0.1)
             raise
-        log.info("worker %s serves %s", self.name, ", ".join(sorted(self._handlers)) or "no topic")
+        topics = ", ".join(sorted(self._handlers)) or "no topic"
+        log.info("worker %s serves %s", self.name, topics, extra=self._about(Notice.WORKER_STARTED))
 
     def hint(self) -> None:
         """
@@ -306,7 +313,10 @@ class Worker:
         Args:
             grace: Seconds for the handlers to finish by themselves.
         """
-        log.info("worker %s is stopping; %d handlers run", self.name, len(self._executor.running()))
+        running = len(self._executor.running())
+        log.info(
+            "worker %s is stopping; %d handlers run", self.name, running, extra=self._about(Notice.WORKER_STOPPING)
+        )
         self._executor.stop_admitting()
         self._crew.stop_claiming()
         self._requeue_waiting()
@@ -315,8 +325,12 @@ class Worker:
         unwritten = self._flush()
         self._end(OBEY if not abandoned else 0.1)
         report = StopReport(abandoned, unwritten)
-        log.info("worker %s has stopped%s", self.name, "" if report.clean else f": {report}")
+        how = "" if report.clean else f": {report}"
+        log.info("worker %s has stopped%s", self.name, how, extra=self._about(Notice.WORKER_STOPPED))
         return report
+
+    def _about(self, notice: Notice) -> dict[str, object]:
+        return {"event": notice.value, "worker": self.name}
 
     def hurry(self) -> None:
         """
@@ -341,12 +355,7 @@ class Worker:
         abandoned = [attempt for attempt in self._executor.running() if attempt.give_up(cause)]
         self._in_flight.remove(abandoned)
         for attempt in abandoned:
-            log.error(
-                "%s %s attempt %d ignores the shutdown: it is abandoned, and its lease runs out by itself",
-                attempt.claim.topic,
-                attempt.claim.id,
-                attempt.claim.attempt,
-            )
+            self._journal.abandoned(attempt.claim)
         return len(abandoned)
 
     def _flush(self) -> int:
@@ -369,6 +378,7 @@ class Worker:
         for loop in self._loops.values():
             loop.join(max(0.0, until - time.monotonic()))
         self._executor.close(patience)
+        self._hooks.stop(JOIN)
         for connection in self._connections:
             connection.close()
         self._sampler.close()

@@ -20,7 +20,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any, Final
 
-from sqlalchemy_brooq import policy
+from sqlalchemy_brooq import logs, policy
 from sqlalchemy_brooq.claim import Claim, callbacks, chained
 from sqlalchemy_brooq.errors import Interruption, RetryLater, Shutdown, Signal, find_in
 from sqlalchemy_brooq.vocabulary import SUCCESS, Event, Outcome
@@ -293,6 +293,7 @@ class Executor:
         return ready[0]
 
     def _attempt_plain(self, attempt: Attempt) -> None:
+        logs.enter(attempt.claim)
         text: str | Ending | None = Ending.CUT_OFF
         try:
             if self._around is None:
@@ -338,6 +339,7 @@ class Executor:
                 _stop_task(attempt, cause)
 
     async def _run_async(self, attempt: Attempt) -> None:
+        logs.enter(attempt.claim)
         text: str | Ending | None = Ending.CUT_OFF
         try:
             if self._around is None:

@@ -1,7 +1,7 @@
 """
-What the engine says of its work: one log line and the metrics of each event.
+What the engine says of its work: one log line, the metrics and the callbacks of each event.
 
-Owns the wording and the fields of the log. Never sees a payload.
+Owns the wording and the fields of the log. Never sees a payload. What nobody listens to costs next to nothing.
 """
 
 from __future__ import annotations
@@ -10,20 +10,23 @@ import contextlib
 import logging
 import traceback
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Final, Protocol
 
 from sqlalchemy_brooq.claim import Claim
 from sqlalchemy_brooq.durations import format_duration
+from sqlalchemy_brooq.logs import fields as job_fields
 from sqlalchemy_brooq.policy import error_text
-from sqlalchemy_brooq.vocabulary import SUCCESS, Event, JobState, Label, Outcome
+from sqlalchemy_brooq.vocabulary import SUCCESS, Event, JobEvent, JobState, Label, Notice, Outcome
 from sqlalchemy_brooq.worker.port import Reaped
 
 log = logging.getLogger("sqlalchemy_brooq.worker")
 
 PARAGRAPHS: Final = 50
 """The most exceptions of one failure that are shown; a chain may be of any length."""
+
+DIED: Final = "the lease expired more often than max_requeues allows"
 
 LEVELS: Final = {
     Event.CLAIMED: logging.DEBUG,
@@ -48,13 +51,27 @@ class Meter(Protocol):
     def busy(self, topic: str, change: int) -> None: ...  # noqa: D102
 
 
+class Listeners(Protocol):
+    """
+    Who wants to hear of events beside the log.
+    """
+
+    def __contains__(self, event: Event) -> bool: ...
+    def put(self, event: JobEvent) -> None: ...  # noqa: D102 - takes one
+
+
 class Journal:
     """
     Writes down what happened.
+
+    Args:
+        meter: The counters.
+        listeners: The consumer's callbacks.
     """
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: Meter, listeners: Listeners | None = None) -> None:
         self._meter = meter
+        self._listeners = listeners
         self._clamped: set[str] = set()
         self._ended: deque[tuple[str, float]] = deque()
 
@@ -64,9 +81,8 @@ class Journal:
         """
         for topic, count in Counter(claim.topic for claim in claims).items():
             self._meter.claimed(topic, count)
-        if log.isEnabledFor(logging.DEBUG):
-            for claim in claims:
-                _say(Event.CLAIMED, claim)
+        if self._is_heard(Event.CLAIMED):
+            self._tell(JobEvent(Event.CLAIMED, claim.id, claim.topic, claim.attempt) for claim in claims)
 
     def settled(self, claim: Claim, outcome: Outcome) -> None:
         """
@@ -76,8 +92,8 @@ class Journal:
             self._meter.requeued(claim.topic, "shutdown", 1)
         else:
             self._meter.settled(claim.topic, outcome.label)
-        if log.isEnabledFor(LEVELS[outcome.event]):
-            _say(outcome.event, claim, outcome.error)
+        if self._is_heard(outcome.event):
+            self._tell([JobEvent(outcome.event, claim.id, claim.topic, claim.attempt, outcome.error)])
 
     def settled_all(self, settled: Sequence[tuple[Claim, Outcome]]) -> None:
         """
@@ -86,25 +102,27 @@ class Journal:
         plain = Counter(claim.topic for claim, outcome in settled if outcome is SUCCESS)
         for topic, count in plain.items():
             self._meter.settled(topic, Label.DONE, count)
-        is_told = log.isEnabledFor(LEVELS[Event.DONE])
+        is_heard = self._is_heard(Event.DONE)
         for claim, outcome in settled:
             if outcome is not SUCCESS:
                 self.settled(claim, outcome)
-            elif is_told:
-                _say(Event.DONE, claim)
+            elif is_heard:
+                self._tell([JobEvent(Event.DONE, claim.id, claim.topic, claim.attempt)])
 
     def lost(self, claim: Claim) -> None:
         """
         Note that a claim ended without an outcome of ours: somebody else had taken, canceled or ended the job.
         """
         self._meter.settled(claim.topic, Label.LOST)
-        log.warning("lease lost: %s %s attempt %d", claim.topic, claim.id, claim.attempt, extra=fields(claim))
+        extra = {"event": Notice.LEASE_LOST.value, **fields(claim)}
+        log.warning("lease lost: %s %s attempt %d", claim.topic, claim.id, claim.attempt, extra=extra)
 
     def raised(self, claim: Claim, trace: str) -> None:
         """
         Note that a handler raised what nobody asked it to; *trace* is from `safe_traceback`.
         """
-        log.error("%s %s attempt %d raised\n%s", claim.topic, claim.id, claim.attempt, trace, extra=fields(claim))
+        extra = {"event": Notice.HANDLER_RAISED.value, **fields(claim)}
+        log.error("%s %s attempt %d raised\n%s", claim.topic, claim.id, claim.attempt, trace, extra=extra)
 
     def cut(self, claim: Claim, asked: timedelta, limit: timedelta) -> None:
         """
@@ -114,7 +132,8 @@ class Journal:
             self._clamped.add(claim.topic)
             durations = format_duration(asked), format_duration(limit)
             text = "%s: RetryLater(%s) was cut to the backoff_max of %s"
-            log.warning(text, claim.topic, *durations, extra=fields(claim))
+            extra = {"event": Notice.DELAY_CUT.value, **fields(claim)}
+            log.warning(text, claim.topic, *durations, extra=extra)
 
     def reaped(self, jobs: Sequence[Reaped]) -> None:
         """
@@ -124,24 +143,37 @@ class Journal:
         for job in jobs:
             if job.state is JobState.DEAD:
                 self._meter.settled(job.topic, Label.DEAD)
-                log.error(
-                    "%s: %s %s died of expired leases", Event.DEAD, job.topic, job.id, extra={"job_id": str(job.id)}
+                self._tell(
+                    [
+                        JobEvent(
+                            Event.DEAD,
+                            job.id,
+                            job.topic,
+                            job.attempts,
+                            DIED,
+                        )
+                    ]
                 )
             else:
                 counts[job.topic] += 1
+                self._tell([JobEvent(Event.REQUEUED, job.id, job.topic, job.attempts)])
         for topic, count in counts.items():
             self._meter.requeued(topic, "lease_expired", count)
         if counts:
             by_topic = ", ".join(f"{topic} {count}" for topic, count in sorted(counts.items()))
-            log.info("reaper: %s: %d with an expired lease: %s", Event.REQUEUED, sum(counts.values()), by_topic)
+            extra = {"event": Notice.LEASES_EXPIRED.value, "count": counts.total()}
+            log.info("reaper: requeued %d with an expired lease: %s", counts.total(), by_topic, extra=extra)
 
     def released(self, jobs: Sequence[Reaped]) -> None:
         """
         Note that jobs were given back whose claim nobody here had heard of.
         """
+        for job in jobs:
+            self._tell([JobEvent(Event.REQUEUED, job.id, job.topic, job.attempts)])
         for topic, count in Counter(job.topic for job in jobs).items():
             self._meter.requeued(topic, "answer_lost", count)
-            log.warning("%s: %s: %d were claimed, and the answer was lost", Event.REQUEUED, topic, count)
+            extra = {"event": Notice.ANSWER_LOST.value, "topic": topic, "count": count}
+            log.warning("%s: %d were claimed, and the answer was lost: requeued", topic, count, extra=extra)
 
     def hung(self, claim: Claim, seconds: float) -> None:
         """
@@ -154,7 +186,19 @@ class Journal:
             claim.id,
             claim.attempt,
             seconds,
-            extra=fields(claim),
+            extra={"event": Notice.HANDLER_HUNG.value, **fields(claim)},
+        )
+
+    def abandoned(self, claim: Claim) -> None:
+        """
+        Note that the worker ends without waiting for a handler.
+        """
+        log.error(
+            "%s %s attempt %d ignores the shutdown: it is abandoned, and its lease runs out by itself",
+            claim.topic,
+            claim.id,
+            claim.attempt,
+            extra={"event": Notice.HANDLER_ABANDONED.value, **fields(claim)},
         )
 
     def began(self, claims: Sequence[Claim]) -> None:
@@ -183,18 +227,39 @@ class Journal:
         for topic, count in Counter(topic for topic, _ in ended).items():
             self._meter.busy(topic, -count)
 
+    # -- to whom it is said
+
+    def _is_heard(self, event: Event) -> bool:
+        """
+        Tell whether anybody would hear of *event*: asked once a batch, before anything is put into words.
+        """
+        return log.isEnabledFor(LEVELS[event]) or (self._listeners is not None and event in self._listeners)
+
+    def _tell(self, events: Iterable[JobEvent]) -> None:
+        for event in events:
+            # The callbacks' queue first: a consumer's log handler may raise.
+            if self._listeners is not None and event.event in self._listeners:
+                self._listeners.put(event)
+            if log.isEnabledFor(LEVELS[event.event]):
+                _say(event)
+
 
 def fields(claim: Claim) -> dict[str, object]:
     """
     Return the machine-readable fields of every line about a job.
     """
-    return {"job_id": str(claim.id), "topic": claim.topic, "attempt": claim.attempt}
+    return job_fields(claim.id, claim.topic, claim.attempt)
 
 
-def _say(event: Event, claim: Claim, error: str | None = None) -> None:
-    extra = {"event": event.value, **fields(claim)}
-    text = f": {error}" if error else ""
-    log.log(LEVELS[event], "%s: %s %s attempt %d%s", event, claim.topic, claim.id, claim.attempt, text, extra=extra)
+def _say(event: JobEvent) -> None:
+    extra = {"event": event.event.value, **job_fields(event.job_id, event.topic, event.attempt)}
+    text = ""
+    if event.error:
+        extra["error"] = event.error
+        # One line an event, whatever the handler's exception says.
+        text = ": " + event.error.replace("\r", "\\r").replace("\n", "\\n")
+    name, level = event.event, LEVELS[event.event]
+    log.log(level, "%s: %s %s attempt %d%s", name, event.topic, event.job_id, event.attempt, text, extra=extra)
 
 
 def safe_traceback(error: BaseException) -> str:

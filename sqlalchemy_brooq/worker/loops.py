@@ -6,7 +6,6 @@ Owns threads, waiting, backoff after a failed round, and what health says about 
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -14,9 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy_brooq.policy import error_text
+from sqlalchemy_brooq.vocabulary import Notice
 from sqlalchemy_brooq.worker.connection import backing_off
-
-log = logging.getLogger("sqlalchemy_brooq.worker")
+from sqlalchemy_brooq.worker.journal import log, safe_traceback
 
 PATIENCE: Final = 3
 """Failed rounds in a row after which a loop is not healthy."""
@@ -119,7 +118,8 @@ class Loop:
 
     def _succeeded(self) -> None:
         if self._failures:
-            log.info("%s: works again after %d failed rounds", self.name, self._failures)
+            extra = {"event": Notice.LOOP_RECOVERED.value, "loop": self.name}
+            log.info("%s: works again after %d failed rounds", self.name, self._failures, extra=extra)
             self._failures = 0
         self._succeeded_at = time.monotonic()
 
@@ -131,12 +131,14 @@ class Loop:
             self._pauses = backing_off()
         self._failures += 1
         pause = next(self._pauses)
-        # Of a database error one line will do: a traceback would quote the statement's parameters.
-        trace = None if hasattr(error, "orig") or hasattr(error, "diag") else error
-        text = error_text(error).partition("\n")[0]
-        log.error("%s: round failed, next try in %.1f s: %s", self.name, pause, text, exc_info=trace)
+        # Of a database error one line will do.
+        is_database_error = hasattr(error, "orig") or hasattr(error, "diag")
+        text = error_text(error).partition("\n")[0] + ("" if is_database_error else f"\n{safe_traceback(error)}")
+        extra = {"event": Notice.LOOP_FAILED.value, "loop": self.name}
+        log.error("%s: round failed, next try in %.1f s: %s", self.name, pause, text, extra=extra)
         try:
             self._recover()
-        except Exception:
-            log.exception("%s: could not clean up after a failed round", self.name)
+        except Exception as worse:  # noqa: BLE001 - the loop goes on all the same
+            trace = safe_traceback(worse)
+            log.error("%s: could not clean up after a failed round\n%s", self.name, trace, extra=extra)
         return pause

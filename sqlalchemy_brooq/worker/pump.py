@@ -14,10 +14,10 @@ from typing import Final
 
 from sqlalchemy_brooq import policy
 from sqlalchemy_brooq.claim import Claim
-from sqlalchemy_brooq.vocabulary import SUCCESS, Outcome
+from sqlalchemy_brooq.vocabulary import SUCCESS, Notice, Outcome
 from sqlalchemy_brooq.worker.attempt import Attempt, Handler, InFlight, by_job, outcome_of
 from sqlalchemy_brooq.worker.demand import Demand
-from sqlalchemy_brooq.worker.journal import Journal, log
+from sqlalchemy_brooq.worker.journal import Journal, fields, log
 from sqlalchemy_brooq.worker.outbox import Outbox
 from sqlalchemy_brooq.worker.port import Exchanged, PumpPort, Settlement, SpoiledBatch
 from sqlalchemy_brooq.worker.traffic import Traffic
@@ -286,6 +286,7 @@ class Pump:
             return
         attempt = batch[0]
         attempt.refusals += 1
+        about = {"event": Notice.OUTCOME_REFUSED.value, **fields(attempt.claim)}
         if attempt.refusals > REFUSALS:
             self._in_flight.remove([attempt])
             log.error(
@@ -293,6 +294,7 @@ class Pump:
                 attempt.claim.topic,
                 attempt.claim.id,
                 spoiled,
+                extra=about,
             )
             return
         log.error(
@@ -300,6 +302,7 @@ class Pump:
             attempt.claim.topic,
             attempt.claim.id,
             spoiled,
+            extra=about,
         )
         attempt.outcome = plainer(attempt)
         self._outbox.put_back([attempt], pause=RETRY_HELD * 2**attempt.refusals)

@@ -11,6 +11,7 @@ from sqlalchemy_brooq import payload as payloads
 from sqlalchemy_brooq import policy
 from sqlalchemy_brooq.errors import PayloadError
 from sqlalchemy_brooq.payload import Serializer
+from sqlalchemy_brooq.vocabulary import Notice
 from sqlalchemy_brooq.worker.attempt import Attempt
 from sqlalchemy_brooq.worker.journal import fields, log
 
@@ -46,7 +47,8 @@ class Results:
         except Exception as error:  # noqa: BLE001 - the value is the handler's, and may do anything when it is read
             said = "the result of %s %s can't be stored; the job is done without it: %s"
             claim = attempt.claim
-            log.error(said, claim.topic, claim.id, policy.error_text(error), extra=fields(claim))
+            extra = {"event": Notice.RESULT_LEFT_OUT.value, **fields(claim)}
+            log.error(said, claim.topic, claim.id, policy.error_text(error), extra=extra)
             return None
 
 

@@ -81,7 +81,7 @@ class Ledger(Journal):
     Keeps what the engine says of its attempts, and logs nothing.
     """
 
-    def __init__(self, meter: Any) -> None:
+    def __init__(self, meter: Any, _: object = None) -> None:
         super().__init__(meter)
         self.entries: list[tuple[Claim, Outcome | None]] = []
         """Each attempt that ended, with its outcome; ``None`` for a lost one."""
