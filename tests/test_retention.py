@@ -4,6 +4,7 @@ Retention: what is old and ended goes, oldest first; everything else stays.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import Counter
 from datetime import timedelta
@@ -12,7 +13,7 @@ from uuid import UUID
 
 import pytest
 from prometheus_client import CollectorRegistry
-from sqlalchemy import Engine, text
+from sqlalchemy import URL, Engine, create_engine, text
 
 from sqlalchemy_brooq.statements.retention import FIRST
 from sqlalchemy_brooq.vocabulary import TERMINAL, JobState
@@ -82,6 +83,7 @@ def test_one_row_that_a_foreign_key_holds_stops_nothing_else(engine: Engine, cap
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 1
     assert "ref_to_job" in warnings[0]
+    assert str(ids[0]) in warnings[0]
     caplog.clear()
     sweeper.round()
     assert not caplog.records  # said once
@@ -153,6 +155,61 @@ def test_the_oldest_go_first(engine: Engine) -> None:
 
     with engine.connect() as connection:
         assert set(connection.execute(text("SELECT id FROM job")).scalars()) == set(ids[5:])
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        "enable_indexscan=off -c enable_bitmapscan=off -c enable_indexonlyscan=off",
+        "enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off",
+        "enable_nestloop=off -c enable_material=off",
+        "plan_cache_mode=force_generic_plan",
+    ],
+)
+def test_a_batch_is_no_larger_than_it_says_under_any_plan(database_url: URL, engine: Engine, plan: str) -> None:
+    ids = old_jobs(engine, "done", 60)
+    planned = create_engine(database_url, connect_args={"options": f"-c {plan}"})
+
+    assert len(RetentionStore(on(planned), TERMINAL, TTL, 7).purge(FIRST)) == 7
+
+    planned.dispose()
+    with engine.connect() as connection:
+        assert set(connection.execute(text("SELECT id FROM job")).scalars()) == set(ids[7:])
+
+
+def test_a_long_round_says_how_far_it_has_come_and_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    seconds = itertools.count(step=5)
+
+    class Endless:
+        def purge(self, _: object) -> list[str]:
+            return ["t"] * 10
+
+    Retention([Endless()], lambda topic, count: None, 60.0, lambda: float(next(seconds))).round()  # type: ignore[list-item]
+
+    said = [record.getMessage() for record in caplog.records]
+    assert said[0] == "retention: deleted 60 so far, and goes on"
+    assert 10 <= len(said) <= 20
+    assert said[-2:] == [
+        "retention: more than 100 batches are due; the rest goes on in 60 s: QUEUE_RETENTION_BATCH makes it more",
+        "retention: deleted 1000: t 1000",
+    ]
+
+
+@pytest.mark.parametrize("rule", ["SET NULL", "CASCADE"])
+def test_a_reference_may_let_its_job_go(engine: Engine, rule: str) -> None:
+    ids = old_jobs(engine, "done", 3)
+    with engine.begin() as connection:
+        connection.execute(text(f"CREATE TABLE ref (job_id uuid REFERENCES job (id) ON DELETE {rule})"))
+        connection.execute(text("INSERT INTO ref SELECT unnest(CAST(:ids AS uuid[]))"), {"ids": ids})
+
+    retention(engine).round()
+
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT job_id FROM ref")).scalars().all() == (
+            [None] * 3 if rule == "SET NULL" else []
+        )
+    assert states(engine) == {}
 
 
 def test_states_with_one_lifetime_share_a_statement_and_zero_keeps_for_good() -> None:

@@ -6,11 +6,13 @@ A row that a consumer's foreign key holds is left alone, said once, and stops no
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Protocol
+from uuid import UUID
 
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
@@ -18,12 +20,14 @@ from sqlalchemy_brooq.config import Config
 from sqlalchemy_brooq.policy import error_text
 from sqlalchemy_brooq.statements import retention
 from sqlalchemy_brooq.statements.waiting import limit_lock_waits
-from sqlalchemy_brooq.vocabulary import TERMINAL, JobState
+from sqlalchemy_brooq.vocabulary import TERMINAL, JobState, Notice
 from sqlalchemy_brooq.worker.connection import Transactions
 from sqlalchemy_brooq.worker.journal import log
 
 BATCHES: Final = 100
 """The most batches in one tick; a larger backlog goes on at the next."""
+PROGRESS: Final = 30.0
+"""Seconds between lines about a round that takes long."""
 LOCK_NOT_AVAILABLE: Final = "55P03"
 LOCK_WAIT: Final = "100ms"
 """How long the foreign keys of a deleted row may wait for a consumer's transaction."""
@@ -39,6 +43,10 @@ class Held(Exception):  # noqa: N818 - names what was found
     A foreign key of the consumer's holds one of the rows, or somebody its lock; none was deleted.
     """
 
+    def __init__(self, reason: str, constraint: str | None = None) -> None:
+        super().__init__(reason)
+        self.constraint = constraint
+
 
 @dataclass(frozen=True, slots=True)
 class Sorted:
@@ -48,7 +56,7 @@ class Sorted:
 
     topics: Sequence[str]
     """Of the rows that were deleted."""
-    held: int
+    held: Sequence[UUID]
     """Rows that stay."""
     cursor: Cursor | None
     """Where the next batch begins; ``None`` where there was no row any more."""
@@ -96,14 +104,15 @@ class RetentionStore:
         except DBAPIError as error:
             if not _is_held(error):
                 raise
-            raise Held(error_text(error)) from error
+            raise Held(error_text(error), _constraint(error)) from error
 
     def purge_one_by_one(self, after: Cursor) -> Sorted:
         """
         Delete what can be deleted of one batch of due rows.
         """
         topics: list[str] = []
-        held = waits = 0
+        held: list[UUID] = []
+        waits = 0
         cursor: Cursor | None = None
         with self._transactions() as connection:
             connection.execute(limit_lock_waits(), {"limit": LOCK_WAIT})
@@ -115,11 +124,15 @@ class RetentionStore:
                 except DBAPIError as error:
                     if not _is_held(error):
                         raise
-                    held += 1
+                    held.append(job_id)
                     waits += not isinstance(error, IntegrityError)
                 if waits >= WAITS:
                     break
         return Sorted(topics, held, cursor)
+
+
+def _constraint(error: DBAPIError) -> str | None:
+    return getattr(getattr(error.orig, "diag", None), "constraint_name", None)
 
 
 def _is_held(error: DBAPIError) -> bool:
@@ -134,12 +147,21 @@ class Retention:
         ports: One for each time to live.
         deleted: Is told of deleted rows: topic and count.
         period: Seconds between rounds.
+        clock: Seconds that only rise.
     """
 
-    def __init__(self, ports: Sequence[RetentionPort], deleted: Callable[[str, int], None], period: float) -> None:
+    def __init__(
+        self,
+        ports: Sequence[RetentionPort],
+        deleted: Callable[[str, int], None],
+        period: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._ports = ports
         self._deleted = deleted
         self._period = period
+        self._clock = clock
+        self._said_at = 0.0
         self._told: set[str] = set()
 
     def round(self) -> float:
@@ -147,11 +169,13 @@ class Retention:
         Delete what is due, and return the seconds until the next round.
         """
         counts: Counter[str] = Counter()
+        self._said_at = self._clock()
         for port in self._ports:
             self._empty(port, counts)
         if counts:
             by_topic = ", ".join(f"{topic} {count}" for topic, count in sorted(counts.items()))
-            log.info("retention: deleted %d: %s", counts.total(), by_topic)
+            extra = {"event": Notice.JOBS_DELETED.value, "count": counts.total()}
+            log.info("retention: deleted %d: %s", counts.total(), by_topic, extra=extra)
         return self._period
 
     def _empty(self, port: RetentionPort, counts: Counter[str]) -> None:
@@ -163,20 +187,34 @@ class Retention:
             except Held as reason:
                 found = port.purge_one_by_one(after)
                 topics, following = found.topics, found.cursor
-                self._tell(str(reason), found.held)
+                self._tell(reason, found.held)
             self._count(topics, counts)
+            self._tell_progress(counts.total())
             if following is None:
                 return
             after = following
-        log.warning("retention: more than %d batches are due; the rest goes on next time", BATCHES)
+        text = "retention: more than %d batches are due; the rest goes on in %g s: QUEUE_RETENTION_BATCH makes it more"
+        log.warning(text, BATCHES, self._period)
 
-    def _tell(self, reason: str, held: int) -> None:
+    def _tell(self, reason: Held, held: Sequence[UUID]) -> None:
         """
         Say once for each reason that rows stay.
         """
-        if held and reason not in self._told:
-            self._told.add(reason)
-            log.warning("retention: rows stay that are held by others, %d in this batch (%s)", held, reason)
+        name = reason.constraint or str(reason)
+        if held and name not in self._told:
+            self._told.add(name)
+            extra = {"event": Notice.ROWS_HELD.value, "constraint": reason.constraint}
+            text = "retention: rows stay that are held by others, such as %s, %d in this batch (%s); this is said once"
+            log.warning(text, held[0], len(held), reason, extra=extra)
+
+    def _tell_progress(self, total: int) -> None:
+        """
+        Say now and then how far a long round has come.
+        """
+        if self._clock() - self._said_at >= PROGRESS:
+            self._said_at = self._clock()
+            extra = {"event": Notice.JOBS_DELETED.value, "count": total}
+            log.info("retention: deleted %d so far, and goes on", total, extra=extra)
 
     def _count(self, topics: Sequence[str], counts: Counter[str]) -> None:
         found = Counter(topics)
