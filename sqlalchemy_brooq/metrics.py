@@ -1,13 +1,14 @@
 """
 The metrics: their names, labels and meanings, and what a scrape is answered with.
 
-Counters move where things happen. The two gauges about the whole table are answered from what a sampler found
-last: a scrape never queries. Knows nothing of SQL, threads or HTTP.
+Counters move where things happen; gauges about the whole table are what a sampler found last: a scrape never queries.
+Knows nothing of SQL, threads or HTTP.
 """
 
 from __future__ import annotations
 
 import operator
+import os
 import threading
 import time
 import weakref
@@ -18,11 +19,15 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Summary
 from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from sqlalchemy_brooq.vocabulary import TERMINAL, JobState, Label
 
 FRESH: Final = 300.0
 """Seconds for which a sample is shown. Prometheus itself takes a series for gone after five minutes."""
+
+REASONS: Final = ("lease_expired", "shutdown", "answer_lost")
+"""Why jobs return to circulation without a recorded failure."""
 
 Series = tuple[str, ...]
 """The label values of one series; the first is the topic."""
@@ -185,10 +190,34 @@ class Metrics:
             if self._families.counting:
                 return
             self._families.counting = True
-        # Weakly: the subscription must not keep a registry alive that nobody else has.
-        families = weakref.ref(self._families)
+        families = weakref.ref(self._families)  # the subscription must not keep alive what nobody else has
         unsubscribe = subscribe(lambda note: _count(families(), note.counts))
         weakref.finalize(self._families, unsubscribe)
+
+    def exposed(self) -> CollectorRegistry:
+        """
+        Return the registry to expose: the queue's own, or with ``PROMETHEUS_MULTIPROC_DIR`` one of all processes.
+
+        The gauges about the whole table are this process's, and stand in no file, so they are never added up.
+        """
+        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+            return self.registry
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        registry.register(self._families.board)
+        return registry
+
+    def serve(self, topics: Iterable[str]) -> None:
+        """
+        Begin the counters of *topics* at 0: what appears with its first event looks to ``increase()`` like no event.
+        """
+        for topic in topics:
+            for each in (self._claimed, self._attempts, self._busy, self._hung):
+                each[topic,]
+            for label in set(Label) - {Label.REQUEUED}:
+                self._settled[topic, label]
+            for reason in REASONS:
+                self._requeued[topic, reason]
 
     def claimed(self, topic: str, count: int) -> None:
         """

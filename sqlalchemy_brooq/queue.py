@@ -422,6 +422,7 @@ class Queue:
                 raise self._unreachable(error, self._derived) from error
             self._worker, self._loop = worker, loop
             self.metrics.workers(self.config.workers)
+            self.metrics.serve(self._handlers)
             self._unsubscribe = producer.subscribe(self._enqueued)
 
     def _unreachable(self, error: SQLAlchemyError, derived: Engine) -> LifecycleError:

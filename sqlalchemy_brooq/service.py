@@ -102,7 +102,7 @@ class _Service:
 
     def __init__(self, queue: Served) -> None:
         self._queue = queue
-        self._exposition = make_wsgi_app(queue.metrics.registry)
+        self._exposition = make_wsgi_app(queue.metrics.exposed())
         token = queue.config.api_token
         self._token = None if token is None else token.encode()
         self._pages: Mapping[str, Callable[[WSGIEnvironment], _Answer]] = MappingProxyType(

@@ -49,7 +49,7 @@ COMMAND: Final = (sys.executable, "-c", "from sqlalchemy_brooq.cli import main; 
 
 ACTING: Final = frozenset({"diff", "python", "shell", "sql"})
 """Languages that ask a reader to do something."""
-SHOWING: Final = frozenset({"ini", "json", "toml"})
+SHOWING: Final = frozenset({"ini", "json", "promql", "toml", "yaml"})
 """Languages that only show something."""
 
 _FENCE: Final = re.compile(r"^(?P<ticks>```+)(?P<language>[^\n]*)\n(?P<text>.*?)^(?P=ticks)$", re.MULTILINE | re.DOTALL)

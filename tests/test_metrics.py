@@ -8,15 +8,22 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
 
 from sqlalchemy_brooq.metrics import FRESH, Board, Kind, Metrics, Sample, Watch
+from sqlalchemy_brooq.model import Job
 from sqlalchemy_brooq.vocabulary import JobState, Label
+from tests.commands import RunningWorker, get, shown
+from tests.queues import states
+from tests.waiting import eventually
 
 #: The contract: name, type and labels of every metric.
 CONTRACT = {
@@ -357,3 +364,46 @@ def test_any_topic_that_plain_sql_can_write_is_valid_exposition(
     families = text_string_to_metric_families(generate_latest(registry).decode())
 
     assert {sample.labels["topic"] for family in families for sample in family.samples} == set(hostile)
+
+
+def test_counters_of_served_topics_begin_at_0(registry: CollectorRegistry) -> None:
+    Metrics(registry).serve(["t"])
+
+    outcomes = values(registry, "brooq_settle_total")
+    assert outcomes == {("t", label): 0.0 for label in Label if label is not Label.REQUEUED}
+    assert values(registry, "brooq_claimed_total") == {("t",): 0.0}
+    assert ("t", "lease_expired") in values(registry, "brooq_requeued_total")
+
+
+def test_processes_that_share_a_folder_show_their_totals_and_the_table_once(
+    engine: Engine, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    program = (
+        "import os, sqlalchemy as sa, sqlalchemy_brooq as brooq\n"
+        "queue = brooq.Queue(sa.create_engine(os.environ['SHOP_URL']), brooq.Config(poll_interval='50ms'))\n"
+        "queue.register('t', lambda claim: None)\n"
+    )
+    url, shared = shown(engine.url), str(tmp_path_factory.mktemp("shared"))
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "shop.py").write_text(program)
+    with Session(engine) as session, session.begin():
+        session.add_all([*(Job("t") for _ in range(20)), *(Job("elsewhere") for _ in range(3))])
+    in_table = 'brooq_jobs{state="pending",topic="elsewhere"} 3.0'
+
+    with (
+        RunningWorker("shop:queue", cwd=folders[0], SHOP_URL=url, PROMETHEUS_MULTIPROC_DIR=shared) as one,
+        RunningWorker("shop:queue", cwd=folders[1], SHOP_URL=url, PROMETHEUS_MULTIPROC_DIR=shared) as two,
+    ):
+        eventually(lambda: states(engine) == {"done": 20, "pending": 3})
+        for worker in (one, two):
+            metrics = worker.url("/metrics")
+            eventually(lambda at=metrics: in_table in (found := get(at)[1]) and "brooq_workers 4.0" in found)  # type: ignore[misc]
+            lines = get(metrics)[1].splitlines()
+            assert 'brooq_claimed_total{topic="t"} 20.0' in lines
+            assert 'brooq_settle_total{outcome="done",topic="t"} 20.0' in lines
+            assert [line for line in lines if "elsewhere" in line and "pending" in line] == [in_table]
+        one.end()
+        assert "brooq_workers 2.0" in get(two.url("/metrics"))[1]
+        two.end()

@@ -5,6 +5,7 @@ The gauge sampler: when it asks, on a clock of the test's, and what PostgreSQL a
 from __future__ import annotations
 
 import logging
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -469,27 +470,45 @@ def plan_of(engine: Engine, statement: Select[Any] | CompoundSelect[Any]) -> str
     return "\n".join(plan)
 
 
-@pytest.mark.parametrize("analyzed", [True, False], ids=["analyzed", "young"])
-def test_active_jobs_are_found_through_the_partial_indexes_whatever_else_is_in_the_table(
-    engine: Engine, analyzed: bool
+def test_active_jobs_are_found_through_the_partial_indexes_beside_a_million_that_are_over(
+    history_engine: Engine,
 ) -> None:
-    put(engine, "t", done=100_000, pending=1_000, failed=100, processing=50)
-    if analyzed:
-        execute(engine, "ANALYZE job")
+    for analyzed in (False, True):
+        if analyzed:
+            put(history_engine, "t", pending=1_000, failed=100, processing=50)
+            execute(history_engine, "ANALYZE job")
+        counts, ages = (plan_of(history_engine, query()) for query in (watching.active_counts, watching.ready_ages))
 
-    counts, ages = plan_of(engine, watching.active_counts()), plan_of(engine, watching.ready_ages())
+        assert "Seq Scan on job" not in counts + ages
+        assert "job_ready" in counts
+        assert "job_leased" in counts
+        assert "job_ready_topic" in ages
+        assert blocks(history_engine, watching.active_counts()) < 1_200  # of 30,000; each active row, at worst
+        assert blocks(history_engine, watching.ready_ages()) < 100
 
-    assert "Seq Scan on job" not in counts + ages
-    assert "job_ready" in counts
-    assert "job_leased" in counts
-    assert "job_ready_topic" in ages
+
+def test_a_million_terminal_jobs_are_counted_within_the_budget_or_left_out_soon(history_engine: Engine) -> None:
+    began = time.monotonic()
+    sample = SamplerStore(on(history_engine), budget=0.02).sample(TERMINAL)
+    assert time.monotonic() - began < 1.0
+    assert sample is None
+
+    sample = SamplerStore(on(history_engine), budget=30.0).sample(TERMINAL)
+    assert sample is not None
+    assert sum(sample.values.values()) == 1_000_000
 
 
 def test_the_ages_of_a_long_backlog_are_looked_up_not_searched_for(engine: Engine) -> None:
     put(engine, "t", pending=100_000)
     execute(engine, "ANALYZE job")
 
-    with engine.connect() as connection:
-        plan = connection.scalar(text(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql_of(watching.ready_ages())}"))
+    assert blocks(engine, watching.ready_ages()) < 100
 
-    assert plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"] < 100
+
+def blocks(engine: Engine, statement: Select[Any] | CompoundSelect[Any]) -> int:
+    """
+    Return how many blocks of the table and its indexes *statement* looks at.
+    """
+    with engine.connect() as connection:
+        plan = connection.scalar(text(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql_of(statement)}"))
+    return int(plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"])
