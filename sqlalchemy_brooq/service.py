@@ -11,7 +11,9 @@ import hmac
 import io
 import json
 import logging
+import re
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,6 +45,9 @@ METHODS: Final = ("GET", "HEAD")
 
 _OTHER: Final = "other"
 """The metrics' label for paths that don't exist: anybody could make up any number of them."""
+_VERSIONS: Final = re.compile(r"version=([^;,]*)")
+"""The versions of formats that a client accepts, each to be a `_VERSION`."""
+_VERSION: Final = re.compile(r"\s*[0-9]{1,3}(\.[0-9]{1,3}){0,2}\s*")
 _PLAIN: Final = ("Content-Type", "text/plain; charset=utf-8")
 _JSON: Final = ("Content-Type", "application/json")
 _FRESH: Final = ("Cache-Control", "no-store")
@@ -161,7 +166,10 @@ class _Service:
             headers.extend(given)
             return lambda _: None
 
-        body = b"".join(self._exposition({**environ, "REQUEST_METHOD": "GET"}, start))
+        asked = {**environ, "REQUEST_METHOD": "GET"}
+        if not all(map(_VERSION.fullmatch, _VERSIONS.findall(asked.get("HTTP_ACCEPT", "")))):
+            del asked["HTTP_ACCEPT"]  # prometheus_client falls over it; the plain format is for everybody
+        body = b"".join(self._exposition(asked, start))
         return _Answer(HTTPStatus.OK, headers, body)
 
 
@@ -255,6 +263,8 @@ def _bound(app: WSGIApplication, host: str, port: int) -> _Server:
 
 class _Handler(WSGIRequestHandler):
     timeout = STALL
+    #: Also to a request that doesn't say its version, or none that is one, the answer begins with a status.
+    default_request_version = "HTTP/1.0"
 
     def log_message(self, *_: object) -> None:
         """
@@ -323,7 +333,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         """
         Take note of a client that stalled or went away; the inherited method prints a traceback.
         """
-        log.debug("a request ended early", exc_info=True)  # noqa: LOG014 - called while the error is handled
+        log.debug("a request ended early: %r", sys.exception())
 
     def server_close(self) -> None:
         """
