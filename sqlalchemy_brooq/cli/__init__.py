@@ -10,6 +10,7 @@ from __future__ import annotations
 import click
 
 from sqlalchemy_brooq import __version__
+from sqlalchemy_brooq.cli.config import config_command
 from sqlalchemy_brooq.cli.demo import demo_command
 from sqlalchemy_brooq.cli.migrate import migrate_command
 from sqlalchemy_brooq.cli.run import run_command
@@ -30,5 +31,5 @@ def main() -> None:
     """
 
 
-for _command in (run_command, migrate_command, demo_command):
+for _command in (run_command, migrate_command, config_command, demo_command):
     main.add_command(_command)

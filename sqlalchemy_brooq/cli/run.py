@@ -36,7 +36,10 @@ FLAGS: Final = {name: flag for name, (flag, _) in OPTIONS.items()}
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def _setting_options(function: Function) -> Function:
+def setting_options(function: Function) -> Function:
+    """
+    Decorate a command with the options for settings that `run` has.
+    """
     for name, (flag, metavar) in reversed(OPTIONS.items()):
         function = setting_option(flag, name, metavar)(function)
     return function
@@ -62,7 +65,7 @@ def _setting_options(function: Function) -> Function:
     help="How a line of the log is written: text by default, or as the program has configured it; json is one object"
     " a line.",
 )
-@_setting_options
+@setting_options
 def run_command(
     target: str, app_dir: Path, log_level: str | None, log_format: str | None, **options: str | None
 ) -> None:

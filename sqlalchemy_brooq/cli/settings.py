@@ -32,26 +32,30 @@ _LONGEST_FILE: Final = 1 << 16
 """Bytes of a file that holds one address, or some variables; the path may be a device's, and never end."""
 
 
-def load_dotenv(folder: Path) -> None:
+def load_dotenv(folder: Path) -> dict[str, Path]:
     """
     Take into the environment what the first ``.env`` file in *folder* or above it sets, as Flask does.
 
-    What the environment has already stays, except that an empty variable of ours counts as unset.
+    What the environment has already stays, except that an empty variable of ours counts as unset. Returns the
+    variables that the file has set, each with the file.
     """
     path = next((file for at in _upwards(folder) if (file := at / ".env") and os.path.isfile(file)), None)  # noqa: PTH113 - pathlib's raises where a folder can't be entered
     if path is None:
-        return
+        return {}
     try:
         values = _dotenv_values(path)
     except ImportError:
         click.echo(f"Note: {path} is not read: python-dotenv is not installed", err=True)
-        return
+        return {}
+    taken = {}
     for name, value in values.items():
         if value is not None and not _is_set(name):
             try:
                 os.environ[name] = value
+                taken[name] = path
             except (ValueError, OSError):
                 raise Refused(f"{path}: {name!r} can't be set, a variable can't hold that name or value") from None
+    return taken
 
 
 def database_url(option: str | None) -> URL:
@@ -66,7 +70,7 @@ def database_url(option: str | None) -> URL:
     """
     from sqlalchemy_brooq import migrations  # here, since no worker needs it
 
-    source, text = _database_address(option)
+    source, text = database_address(option)
     try:
         url = migrations.database_url(text)
     except ConfigError as error:
@@ -147,9 +151,12 @@ def _is_set(name: str) -> bool:
     return name in os.environ
 
 
-def _database_address(option: str | None) -> tuple[str, str]:
+def database_address(option: str | None) -> tuple[str, str]:
     """
     Return where the address of the database was found, and the address.
+
+    Raises:
+        Refused: There is none, or two are given, or its file can't be read.
     """
     if option is not None and option.strip():
         return _URL_OPTION, option.strip()
@@ -158,12 +165,15 @@ def _database_address(option: str | None) -> tuple[str, str]:
         raise Refused(f"{URL_FILE}: {URL_VARIABLE} is set as well: keep one of the two")
     if text:
         return URL_VARIABLE, text
-    if not file:
+    credential = environment.secret_file(os.environ, URL_VARIABLE)
+    if credential is None:
         raise Refused(f"there is no database to work on: give {_URL_OPTION}, or set {URL_VARIABLE} or {URL_FILE}")
-    text = _text_of(Path(file), f"{URL_FILE}: {file!r}").strip()
+    source = URL_FILE if file else URL_VARIABLE
+    label = f"{source}: {credential.name!r}"
+    text = _text_of(Path(credential.name), label).strip()
     if not text:
-        raise Refused(f"{URL_FILE}: {file!r} is empty: put the address of the database into it")
-    return URL_FILE, text
+        raise Refused(f"{label} is empty: put the address of the database into it")
+    return source, text
 
 
 def _text_of(path: Path, label: str) -> str:
