@@ -9,7 +9,7 @@ import pytest
 from tests.chaos.run import Figures, Plan, run
 
 #: The run is part of whichever test comes first.
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 @pytest.fixture(scope="module")

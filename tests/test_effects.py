@@ -137,7 +137,7 @@ def check_moves(moves: list[Move]) -> None:
 
 
 def test_a_job_that_was_canceled_between_its_claim_and_its_handler_leaves_nothing(make_side: MakeSide) -> None:
-    side = make_side(workers=1, prefetch=5, lease="300ms")
+    side = make_side(workers=1, prefetch=5, lease="2s")
     running, go_on = threading.Event(), threading.Event()
 
     def first(_: brooq.Claim, session: Session) -> None:

@@ -78,7 +78,7 @@ both = pytest.mark.parametrize("kind", ["plain", "async"])
 def test_a_long_handler_keeps_its_lease(engine: Engine, make_queue: MakeQueue, kind: str) -> None:
     (job_id,) = add(engine, brooq.Job("t"))
     recorder = Recorder()
-    queue = make_queue(engine, lease="300ms")
+    queue = make_queue(engine, lease="1s")
     queue.register("t", recorder.of(kind))
     queue.start()
     eventually(lambda: recorder.started)
@@ -180,7 +180,7 @@ def test_a_row_that_a_consumer_holds_delays_nobody_else(engine: Engine, make_que
         while not leave.is_set():
             claim.wait(0.01)
 
-    queue = make_queue(engine, lease="900ms", reaper_period="50ms")
+    queue = make_queue(engine, lease="1500ms", reaper_period="50ms")
     queue.register("t", handle)
     queue.start()
     started.wait(10)
@@ -189,7 +189,9 @@ def test_a_row_that_a_consumer_holds_delays_nobody_else(engine: Engine, make_que
         brooq.cancel(session, ids[0])  # and hold the row, beyond the lease
         first = {job_id: row(engine, job_id)["locked_until"] for job_id in ids[1:]}
         eventually(
-            lambda: all((row(engine, job_id)["locked_until"] - first[job_id]).total_seconds() > 1 for job_id in ids[1:])
+            lambda: all(
+                (row(engine, job_id)["locked_until"] - first[job_id]).total_seconds() > 1.5 for job_id in ids[1:]
+            )
         )
         leave.set()
         eventually(lambda: states(engine) == {"done": 3, "processing": 1})
@@ -273,7 +275,7 @@ def test_an_execution_that_outlived_its_lease_can_not_touch_the_next_one(engine:
 def test_a_graceful_drain_keeps_renewing(engine: Engine, make_queue: MakeQueue) -> None:
     (job_id,) = add(engine, brooq.Job("t"))
     recorder = Recorder(heed=False)
-    queue = make_queue(engine, lease="300ms")
+    queue = make_queue(engine, lease="1s")
     queue.register("t", recorder.plain)
     other = make_queue(engine)  # its reaper would take the job if its lease ran out
     other.register("other", lambda claim: None)
@@ -284,7 +286,7 @@ def test_a_graceful_drain_keeps_renewing(engine: Engine, make_queue: MakeQueue) 
     stopping.start()
     first = row(engine, job_id)["locked_until"]
 
-    eventually(lambda: (row(engine, job_id)["locked_until"] - first).total_seconds() > 0.6)
+    eventually(lambda: (row(engine, job_id)["locked_until"] - first).total_seconds() > 1.5)
     recorder.leave.set()
     stopping.join(10)
 

@@ -56,7 +56,7 @@ def test_a_server_that_freezes_while_it_settles_is_left_behind(
     engine, worker_engine = (create_engine(postgres_server.url()) for _ in range(2))
     (job_id,) = add(engine, brooq.Job("t"))
     frozen: list[int] = []
-    queue = make_queue(worker_engine, lease="1s", max_attempts=5)
+    queue = make_queue(worker_engine, lease="2s", max_attempts=5)
 
     @queue.handler("t", transactional=True)
     def handle(claim: brooq.Claim, session: Session) -> None:

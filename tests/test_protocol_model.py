@@ -691,6 +691,7 @@ def stage(database_url: URL, monkeypatch: pytest.MonkeyPatch, caplog: pytest.Log
     stage.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120 + 3 * SETTINGS.max_examples)
 def test_the_promises_hold_in_any_order_of_events(stage: Stage) -> None:
     explore(cast(Any, partial(Protocol, stage)), settings=SETTINGS)

@@ -283,10 +283,10 @@ def test_handlers_that_take_every_pooled_connection_stop_nothing(database_url: U
         with engine.connect() as connection:
             connection.execute(text("SELECT 1"))
             together.wait(10)
-            claim.wait(1.2)
+            claim.wait(2.5)
 
     observer = create_engine(database_url)
-    queue = make_queue(engine, workers=2, lease="600ms")
+    queue = make_queue(engine, workers=2, lease="1s")
     queue.register("t", handle)
     queue.start()
     together.wait(10)
@@ -375,11 +375,11 @@ def test_an_async_engine_runs_plain_and_async_handlers(
 
 def test_a_handler_that_blocks_its_loop_keeps_its_lease(engine: Engine, make_queue: MakeQueue) -> None:
     (job_id,) = add(engine, brooq.Job("t"))
-    queue = make_queue(engine, lease="300ms")
+    queue = make_queue(engine, lease="1s")
 
     @queue.handler("t")
     async def handle(claim: brooq.Claim) -> None:
-        time.sleep(1.0)  # noqa: ASYNC251 - the fault itself
+        time.sleep(2.5)  # noqa: ASYNC251 - the fault itself
 
     queue.start()
     eventually(all_settled(engine))

@@ -141,7 +141,7 @@ def test_a_deaf_handler_that_returns_late_is_done_and_was_counted_as_hung(
     deaf, other = add(engine, brooq.Job("deaf"), brooq.Job("other"))
     recorder = Recorder(heed=False)
     queue = make_queue(
-        engine, registry=registry, workers=2, attempt_timeout="100ms", watchdog_grace="200ms", lease="300ms"
+        engine, registry=registry, workers=2, attempt_timeout="100ms", watchdog_grace="200ms", lease="1s"
     )
     queue.register("deaf", recorder.plain)
     queue.register("other", lambda claim: None)
@@ -152,6 +152,8 @@ def test_a_deaf_handler_that_returns_late_is_done_and_was_counted_as_hung(
     health = queue.health()
     assert health is not None
     assert (health.healthy, health.hung) == (True, 1)
+    first = row(engine, deaf)["locked_until"]
+    eventually(lambda: (row(engine, deaf)["locked_until"] - first).total_seconds() > 1)
     recorder.leave.set()
     eventually(all_settled(engine))
 
@@ -256,8 +258,8 @@ def test_an_interruption_is_not_eaten_by_except_exception(engine: Engine, make_q
 
 def test_the_lease_may_be_shorter_than_the_attempt(engine: Engine, make_queue: MakeQueue) -> None:
     (job_id,) = add(engine, brooq.Job("t"))
-    queue = make_queue(engine, lease="200ms")
-    queue.register("t", lambda claim: claim.wait(0.9))
+    queue = make_queue(engine, lease="1s")
+    queue.register("t", lambda claim: claim.wait(2.5))
 
     queue.start()
 

@@ -61,7 +61,7 @@ WORKER = """
     import sqlalchemy as sa
     import sqlalchemy_brooq as brooq
 
-    engine = sa.create_engine(sys.argv[1], isolation_level=sys.argv[2] if len(sys.argv) > 2 else "READ COMMITTED")
+    engine = sa.create_engine(sys.argv[1], isolation_level=sys.argv[2])
     runs = sa.create_engine(sys.argv[1], isolation_level="AUTOCOMMIT")
     queue = brooq.Queue(engine, brooq.Config(workers=8, poll_interval="50ms"))
 
@@ -69,6 +69,10 @@ WORKER = """
     def handle(claim):
         with runs.connect() as connection:
             connection.execute(sa.text("INSERT INTO runs VALUES (:id)"), {"id": claim.id})
+
+    @queue.handler(sys.argv[3])
+    def greet(claim):
+        pass
 
     report = queue.run()
     sys.exit(0 if report.clean else 1)
@@ -79,17 +83,19 @@ WORKER = """
 def test_two_worker_processes_run_each_job_once_whatever_the_engine_isolates(
     engine: Engine, database_url: URL, level: str
 ) -> None:
-    add(engine, *(brooq.Job("t", n) for n in range(500)))
+    add(engine, brooq.Job("one"), brooq.Job("other"))
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE runs (job_id uuid)"))
-    with program(WORKER, database_url, level) as one, program(WORKER, database_url, level) as other:
+    with program(WORKER, database_url, level, "one") as one, program(WORKER, database_url, level, "other") as other:
+        eventually(all_settled(engine), timeout=60)  # both are up
+        add(engine, *(brooq.Job("t", n) for n in range(500)))
         eventually(all_settled(engine), timeout=60)
         for worker in (one, other):
             worker.terminate()
         codes = [worker.wait(20) for worker in (one, other)]
 
     assert codes == [0, 0]
-    assert states(engine) == {"done": 500}
+    assert states(engine) == {"done": 502}
     with engine.connect() as connection:
         counts = connection.execute(text("SELECT count(*), count(DISTINCT job_id) FROM runs")).one()
         assert tuple(counts) == (500, 500)

@@ -15,7 +15,7 @@ from sqlalchemy import Engine, text
 T = TypeVar("T")
 
 
-def eventually(predicate: Callable[[], T], timeout: float = 10.0, message: str = "it never came true") -> T:
+def eventually(predicate: Callable[[], T], timeout: float = 30.0, message: str = "it never came true") -> T:
     """
     Return the first true value of *predicate*, asked every 10 ms; fail with the last value after *timeout* seconds.
     """
