@@ -427,6 +427,22 @@ def test_a_consumer_who_holds_the_row_and_wants_what_the_handler_wrote_is_let_th
     assert side.scalar("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()") == 0
 
 
+def test_a_row_that_is_held_beyond_the_lease_is_what_the_failure_names(
+    make_side: MakeSide, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"lease": "1s", "reaper_period": "1h", "backoff_base": "1h", "backoff_max": "1h"}
+    meanwhile = Meanwhile(side := make_side(workers=1, **settings))
+    with Session(side.engine) as session:
+        assert brooq.cancel(session, meanwhile.job_id)
+        meanwhile.returns()
+        eventually(lambda: "until its lease ran out" in caplog.text)
+        session.rollback()
+
+    found = side.reaches(meanwhile.job_id, "failed")
+    assert "was held by somebody else until its lease ran out" in found["last_error"]
+    assert side.notes() == []
+
+
 @pytest.mark.parametrize("taken", ["locked_by = 'somebody else'", "claimed_at = clock_timestamp()"])
 def test_nothing_of_a_job_that_another_claim_has_taken_commits(make_side: MakeSide, taken: str) -> None:
     meanwhile = Meanwhile(side := make_side(workers=1))

@@ -55,7 +55,9 @@ T = TypeVar("T")
 
 class Standoff(BrooqError, RuntimeError):  # noqa: N818 - names the situation
     """
-    A deadlock that PostgreSQL can't see, because only one side waits: the other one, ours, keeps asking.
+    Somebody else holds the job's row for too long: to the lease's end, or while waiting for what the handler wrote.
+
+    The latter is a deadlock that PostgreSQL can't see, because only one side waits: the other one, ours, keeps asking.
     """
 
 
@@ -252,8 +254,10 @@ class Effects:
             attempt.may_have_written(outcome)
             return True
         fate = connection.execute(FATES, claim_columns(self._worker, [claim])).first()
-        if fate is None or not fate.held or time.monotonic() >= attempt.lease_end:
+        if fate is None or not fate.held:
             return False
+        if time.monotonic() >= attempt.lease_end:
+            raise Standoff(f"the row of job {claim.id} was held by somebody else until its lease ran out")
         if connection.scalar(holder_waits_for_us(), {"job_id": claim.id}):
             raise Standoff(f"whoever holds the row of job {claim.id} waits for what its handler has written")
         return None
