@@ -7,6 +7,7 @@ the pipe, and so also when the parent dies. Imports nothing but the standard lib
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import sys
@@ -53,6 +54,9 @@ def main() -> None:
     logging.disable(logging.INFO)  # a line for each job would measure the log
     contestant, order = find(sys.argv[1]), sys.argv[2]
     values = json.loads(sys.stdin.readline())
+    # As `brooq-worker run` does: see there.
+    gc.collect()
+    gc.freeze()
     pipe = Pipe()
     with ExitStack() as stack:
         marks = None
