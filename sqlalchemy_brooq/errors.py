@@ -8,6 +8,7 @@ What this library raises, and what a handler may raise at it.
      │   ├─ ConfigError            (ValueError)   settings refused, all problems at once
      │   ├─ InvalidJob             (ValueError)   topic, key, priority, time of a job refused
      │   │   └─ PayloadError                      a payload that jsonb can't hold
+     │   ├─ InvalidPayload         (ValueError)   a payload is not what its handler takes
      │   ├─ RegistrationError      (ValueError)   a handler that can't be registered
      │   ├─ ProtectedColumn        (AttributeError) state and lease columns are the engine's
      │   ├─ JobNotFound            (LookupError)
@@ -64,6 +65,21 @@ class PayloadError(InvalidJob):
     """
     A payload is not a value that PostgreSQL's ``jsonb`` can hold; no SQL was sent.
     """
+
+
+class InvalidPayload(BrooqError, ValueError):  # noqa: N818 - names the handler's situation
+    """
+    A payload is not what the handler's annotation says; `problems` names each field that is wrong.
+
+    A handler may raise it too, on a closer look at its payload. The option ``on_invalid`` says what becomes of the job.
+
+    Args:
+        problems: What is wrong, one text each. They get into ``last_error`` and the log: name fields, not values.
+    """
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
 
 
 class RegistrationError(BrooqError, ValueError):

@@ -116,7 +116,8 @@ class Job(Protected, Base):
 
     Args:
         topic: What kind of work; picks the handler. 1 to 255 of ``a-z 0-9 . - _``, beginning with a letter or digit.
-        payload: Any JSON value, for the handler alone; ``None`` is JSON's null.
+        payload: Any JSON value, for the handler alone; ``None`` is JSON's null. An object of a dataclass, a msgspec
+            Struct or a pydantic model is written as JSON, also one inside of a list or a dict.
         idempotency_key: At most one job of this topic has it, for as long as its row lives. ``""`` means none.
         available_at: Not before this moment; a naive ``datetime`` is refused.
         delay: Not before this long after the enqueuing transaction began, by the database's clock.

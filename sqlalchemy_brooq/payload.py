@@ -1,7 +1,7 @@
 """
 What ``jsonb`` can hold: checks a payload and copies it, before any SQL is sent.
 
-The queue never looks inside a payload (invariant 4); this module only asks whether PostgreSQL will take it.
+The queue never looks inside a payload (invariant 5); this module only asks whether PostgreSQL will take it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from sqlalchemy_brooq.errors import PayloadError
+from sqlalchemy_brooq.typed.writing import written
 
 MAX_DEPTH: Final = 500
 """Levels of nesting. Python's decoder, which every worker runs, gives up below a thousand."""
@@ -33,8 +34,9 @@ def copied(payload: Any) -> Any:
     """
     Return a copy of *payload* as ``jsonb`` will give it back.
 
-    A value that only the engine's own serializer may know (a ``datetime``, say) is copied as it is;
-    `encoded` decides about it when the job is written.
+    Objects of dataclasses, and of classes of pydantic and msgspec, are written as JSON. A value that only the
+    engine's own serializer may know (a ``datetime``, say) is copied as it is; `encoded` decides about it when the job
+    is written.
 
     Raises:
         PayloadError: ``jsonb`` can't hold it, whatever the serializer.
@@ -42,6 +44,9 @@ def copied(payload: Any) -> Any:
     try:
         return json.loads(_encoded(payload))
     except _ForeignType:
+        plain = _without_models(payload)
+        if plain is not payload:
+            return copied(plain)
         _refuse_what_no_serializer_mends(payload)
         return _deep_copy(payload)
 
@@ -60,7 +65,17 @@ def encoded(payload: Any, serializer: Serializer | None = None) -> str:
     try:
         return _encoded(payload, serializer)
     except _ForeignType as error:
+        plain = _without_models(payload)
+        if plain is not payload:
+            return encoded(plain, serializer)
         raise PayloadError(str(error)) from error.__cause__
+
+
+def _without_models(payload: Any) -> Any:
+    try:
+        return written(payload)
+    except RecursionError as error:
+        raise PayloadError(_too_deep()) from error
 
 
 def _encoded(payload: Any, serializer: Serializer | None = None) -> str:
