@@ -22,6 +22,7 @@ from sqlalchemy_brooq.settings import OPTIONS, SETTINGS, SHARED
 
 __all__ = [
     "SETTINGS",
+    "CallKeywords",
     "Config",
     "ConfigKeywords",
     "HandlerKeywords",
@@ -142,9 +143,9 @@ class Config:
         return f"{type(self).__name__}({', '.join(values)})"
 
 
-class HandlerKeywords(TypedDict, total=False):
+class CallKeywords(TypedDict, total=False):
     """
-    What `HandlerOptions` takes, for type checkers; ``None`` stands for the queue's setting.
+    The options that don't change what a handler is called with, for type checkers; ``None``: the queue's setting.
     """
 
     max_attempts: int | None
@@ -153,9 +154,17 @@ class HandlerKeywords(TypedDict, total=False):
     backoff_base: DurationLike | None
     backoff_max: DurationLike | None
     max_requeues: int | None
-    transactional: bool
     keep_result: bool
     interrupt: str
+    on_invalid: str
+
+
+class HandlerKeywords(CallKeywords, total=False):
+    """
+    What `HandlerOptions` takes.
+    """
+
+    transactional: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,9 +179,10 @@ class ResolvedOptions:
     backoff_base: timedelta
     backoff_max: timedelta
     max_requeues: int | None
-    transactional: bool
     keep_result: bool
     interrupt: str
+    on_invalid: str = "retry"
+    transactional: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
@@ -190,9 +200,10 @@ class HandlerOptions:
     backoff_base: timedelta | None
     backoff_max: timedelta | None
     max_requeues: int | None
-    transactional: bool
     keep_result: bool
     interrupt: str
+    on_invalid: str
+    transactional: bool
 
     def __init__(self, **options: Unpack[HandlerKeywords]) -> None:
         values, problems = examine(OPTIONS, dict(options), noun="option")

@@ -12,7 +12,16 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final, Protocol
 
-from sqlalchemy_brooq.errors import CancelJob, Interruption, LeaseLost, PreserveAttempt, RetryLater, Shutdown, find_in
+from sqlalchemy_brooq.errors import (
+    CancelJob,
+    Interruption,
+    InvalidPayload,
+    LeaseLost,
+    PreserveAttempt,
+    RetryLater,
+    Shutdown,
+    find_in,
+)
 from sqlalchemy_brooq.vocabulary import MAX_ERROR, Event, Outcome
 
 _MAX_DOUBLINGS: Final = 62
@@ -31,6 +40,9 @@ class RetryRules(Protocol):
 
     @property
     def backoff_max(self) -> timedelta: ...  # noqa: D102
+
+    @property
+    def on_invalid(self) -> str: ...  # noqa: D102
 
 
 def backoff(attempt: int, base: timedelta, cap: timedelta, *, rng: Callable[[], float] = random.random) -> timedelta:
@@ -98,7 +110,11 @@ def _answer_to(error: BaseException, attempts: int, requeues: int, rules: RetryR
         pause = backoff(attempts - requeues, rules.backoff_base, rules.backoff_max)
         return Outcome(Event.FAILED, delay=pause, refund=True, error=error_text(error))
     later = find_in(error, RetryLater)
-    return failure(attempts, requeues, rules, error, min(later.delay, rules.backoff_max) if later else None)
+    if later is not None:
+        return failure(attempts, requeues, rules, error, min(later.delay, rules.backoff_max))
+    if isinstance(error, InvalidPayload) and rules.on_invalid == "dead":
+        return Outcome(Event.DEAD, error=error_text(error))
+    return failure(attempts, requeues, rules, error)
 
 
 def failure(

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, Self, TypeVar, Unpack, cast
+from typing import Any, Literal, Self, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
 from prometheus_client import CollectorRegistry
@@ -25,12 +24,14 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from sqlalchemy_brooq import aio, producer
 from sqlalchemy_brooq.adoption import MAPPER
-from sqlalchemy_brooq.config import Config, ConfigKeywords, HandlerKeywords, HandlerOptions
+from sqlalchemy_brooq.config import CallKeywords, Config, ConfigKeywords, HandlerKeywords, HandlerOptions
+from sqlalchemy_brooq.decorating import Handlers, TransactionalHandlers
 from sqlalchemy_brooq.errors import ConfigError, LifecycleError, RegistrationError
 from sqlalchemy_brooq.metrics import Metrics
 from sqlalchemy_brooq.model import Job, checked_topic
 from sqlalchemy_brooq.policy import error_text
 from sqlalchemy_brooq.schema import check_schema
+from sqlalchemy_brooq.signature import call_of, is_coroutine_function
 from sqlalchemy_brooq.vocabulary import Enqueued, Event, JobEvent
 from sqlalchemy_brooq.worker.aioloop import fulfil, in_thread
 from sqlalchemy_brooq.worker.attempt import Handler
@@ -104,9 +105,19 @@ class Queue:
         """
         return frozenset(self._handlers)
 
-    def handler(self, topic: str, **options: Unpack[HandlerKeywords]) -> Callable[[Function], Function]:
+    @overload
+    def handler(
+        self, topic: str, *, transactional: Literal[False] = False, **options: Unpack[CallKeywords]
+    ) -> Handlers: ...
+    @overload
+    def handler(
+        self, topic: str, *, transactional: Literal[True], **options: Unpack[CallKeywords]
+    ) -> TransactionalHandlers: ...
+    @overload
+    def handler(self, topic: str, **options: Unpack[HandlerKeywords]) -> Callable[[Function], Function]: ...
+    def handler(self, topic: str, **options: Any) -> Callable[[Any], Any]:
         """
-        Decorate a function, ``def`` or ``async def``, as the handler of *topic*.
+        Decorate a function, ``def`` or ``async def``, as the handler of *topic*; see `register`.
 
         Args:
             topic: What it handles.
@@ -124,7 +135,9 @@ class Queue:
         """
         Make *function* the handler of *topic*.
 
-        It is called with the `Claim`, and with a session if the options say ``transactional``.
+        It is called with the `Claim`, and with a session if the options say ``transactional``. Where its second
+        parameter is annotated with a dataclass, a TypedDict, a msgspec Struct or a pydantic model, it gets the payload
+        as that, between the two; in a transactional handler the payload may also come last.
 
         Raises:
             InvalidJob: The topic breaks the grammar.
@@ -134,15 +147,17 @@ class Queue:
         checked_topic(topic)
         options = options or HandlerOptions()
         resolved = options.resolve(self.config)
-        is_async = is_coroutine_function(function)
         with self._lifecycle:
             if self._worker is not None or self._closed:
                 raise RegistrationError(f"handler for {topic!r} refused: register handlers before start()")
             if topic in self._handlers:
                 taken = self._handlers[topic].function
                 raise RegistrationError(f"topic {topic!r} has a handler already: {taken!r}; register each topic once")
-            self._check_function(topic, function, resolved.transactional, is_async=is_async)
-            self._handlers[topic] = Handler(topic, function, resolved, is_async)
+            try:
+                call, is_async = self._checked(function, resolved.transactional)
+            except RegistrationError as error:
+                raise RegistrationError(f"handler for {topic!r} refused: {error}") from error.__cause__
+            self._handlers[topic] = Handler(topic, call, resolved, is_async)
             self._options[topic] = options
 
     def on(self, event: str, callback: Callable[[JobEvent], object]) -> None:
@@ -194,18 +209,16 @@ class Queue:
             raise ConfigError(problems)
         return handlers
 
-    def _check_function(self, topic: str, function: Callable[..., Any], transactional: bool, *, is_async: bool) -> None:
-        if not callable(function):
-            raise RegistrationError(f"handler for {topic!r} refused: {function!r} is not a function")
-        has_async_engine = isinstance(self._engine, AsyncEngine)
-        if transactional and is_async != has_async_engine:
+    def _checked(self, function: Callable[..., Any], transactional: bool) -> tuple[Callable[..., Any], bool]:
+        """
+        Return *function* as the engine calls it, and whether it is async; raise what is wrong with it.
+        """
+        is_async = is_coroutine_function(function)
+        call = call_of(function, transactional=transactional)
+        if transactional and is_async != isinstance(self._engine, AsyncEngine):
             kind, needed = ("an async", "AsyncEngine") if is_async else ("a plain", "Engine")
-            raise RegistrationError(
-                f"handler for {topic!r} refused: {kind} transactional handler needs a queue with an {needed}"
-            )
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise RegistrationError(f"handler for {topic!r} refused: {function!r} yields, and would never run")
-        _check_arguments(topic, function, 2 if transactional else 1)
+            raise RegistrationError(f"{kind} transactional handler needs a queue with an {needed}")
+        return call, is_async
 
     # -- enqueuing in transactions of their own
 
@@ -486,28 +499,11 @@ class Queue:
         return self._engine
 
 
-def is_coroutine_function(function: Callable[..., Any]) -> bool:
-    """
-    Tell whether *function* is ``async def``, also behind ``functools.partial`` or as a callable object.
-    """
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - its method
-
-
 def _check_engine(engine: object) -> None:
     if not isinstance(engine, Engine | AsyncEngine):
         raise TypeError(f"Queue takes an Engine or an AsyncEngine, not {type(engine).__name__}")
     if engine.dialect.name != "postgresql":
         raise TypeError(f"Queue needs PostgreSQL; this engine's dialect is {engine.dialect.name}")
-
-
-def _check_arguments(topic: str, function: Callable[..., Any], count: int) -> None:
-    try:
-        inspect.signature(function).bind(*range(count))
-    except ValueError:  # a builtin without a signature: the first call will tell
-        return
-    except TypeError as error:
-        takes = "the claim and a session" if count > 1 else "the claim"
-        raise RegistrationError(f"handler for {topic!r} refused: it is called with {takes}, and {error}") from error
 
 
 def _at_named_level(session: Session) -> None:

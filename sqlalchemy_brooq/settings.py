@@ -223,7 +223,6 @@ SHARED: Final = (
 #: What a handler may set for itself; of the settings among them, ``None`` means the queue's.
 OPTIONS: Final = _table(
     *(replace(SETTINGS[name], default=None, optional=True) for name in SHARED),
-    Setting("transactional", FLAG, default=False, help="Whether the outcome commits with the handler's own writes."),
     Setting("keep_result", FLAG, default=False, help="Whether the handler's return value is stored in the job's row."),
     Setting(
         "interrupt",
@@ -232,4 +231,12 @@ OPTIONS: Final = _table(
         "cooperative",
         help="Whether a plain handler asks its claim about an interruption, or has it raised in its thread.",
     ),
+    Setting(
+        "on_invalid",
+        WORD,
+        one_of("retry", "dead"),
+        "retry",
+        help="Whether a payload that the handler's annotation refuses is a failure like others, or the last one.",
+    ),
+    Setting("transactional", FLAG, default=False, help="Whether the outcome commits with the handler's own writes."),
 )

@@ -18,6 +18,7 @@ class Rules:
     max_attempts: int = 3
     backoff_base: timedelta = timedelta(seconds=1)
     backoff_max: timedelta = timedelta(minutes=1)
+    on_invalid: str = "retry"
 
 
 numbers = st.integers(min_value=1, max_value=2**31 - 1)
