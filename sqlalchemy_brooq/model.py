@@ -270,7 +270,13 @@ def checked_moment(moment: datetime) -> datetime:
     """
     if not isinstance(moment, datetime):
         raise InvalidJob(f"available_at {shown(moment)} is refused: a datetime with a time zone")
-    if moment.tzinfo is None or moment.utcoffset() is None:
+    try:
+        is_naive = moment.utcoffset() is None
+    except Exception as error:  # the time zone's own code
+        raise InvalidJob(
+            f"available_at {shown(moment)} is refused: its time zone tells no offset but raised {type(error).__name__}"
+        ) from error
+    if is_naive:
         raise InvalidJob(f"available_at {shown(moment)} is naive: give it a time zone, such as datetime.now(UTC)")
     # A year less at either end: PostgreSQL shows it in the session's zone, and drivers read the years 1 to 9999 only.
     if MINYEAR < moment.year < MAXYEAR:

@@ -24,6 +24,8 @@ MAX_SIZE: Final = 2**28 - 1
 _NUL_ESCAPE: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 _ESCAPED_SURROGATE: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u[dD][89a-fA-F]")
 
+_PAYLOAD: Final = "the payload"
+"""What a refusal calls the value, unless it is another."""
 EMPTY: Final = object()
 """Stands for a payload that was not given."""
 
@@ -51,47 +53,48 @@ def copied(payload: Any) -> Any:
         return _deep_copy(payload)
 
 
-def encoded(payload: Any, serializer: Serializer | None = None) -> str:
+def encoded(payload: Any, serializer: Serializer | None = None, what: str = _PAYLOAD) -> str:
     """
     Return *payload* as JSON text that ``jsonb`` accepts.
 
     Args:
         payload: Any JSON value.
         serializer: The engine's ``json_serializer``; ``None`` means the standard library's.
+        what: What a refusal calls the value.
 
     Raises:
         PayloadError: ``jsonb`` can't hold it, or the serializer refuses it.
     """
     try:
-        return _encoded(payload, serializer)
+        return _encoded(payload, serializer, what)
     except _ForeignType as error:
-        plain = _without_models(payload)
+        plain = _without_models(payload, what)
         if plain is not payload:
-            return encoded(plain, serializer)
+            return encoded(plain, serializer, what)
         raise PayloadError(str(error)) from error.__cause__
 
 
-def _without_models(payload: Any) -> Any:
+def _without_models(payload: Any, what: str = _PAYLOAD) -> Any:
     try:
         return written(payload)
     except RecursionError as error:
-        raise PayloadError(_too_deep()) from error
+        raise _too_deep(what) from error
 
 
-def _encoded(payload: Any, serializer: Serializer | None = None) -> str:
+def _encoded(payload: Any, serializer: Serializer | None = None, what: str = _PAYLOAD) -> str:
     try:
         text = serializer(payload) if serializer else _dumps(payload)
     except RecursionError as error:
-        raise PayloadError(_too_deep()) from error
+        raise _too_deep(what) from error
     except TypeError as error:
-        raise _ForeignType(f"the payload is not JSON: {error}") from error
+        raise _ForeignType(f"{what} is not JSON: {error}") from error
     except ValueError as error:
-        raise PayloadError(f"the payload is not JSON: {error}") from error
+        raise PayloadError(f"{what} is not JSON: {error}") from error
     except Exception as error:
-        raise PayloadError(f"the engine's json_serializer refused the payload: {error}") from error
+        raise PayloadError(f"the engine's json_serializer refused {what}: {error}") from error
     if serializer:
-        _check_json(text)
-    return _accepted(text)
+        _check_json(text, what)
+    return _accepted(text, what)
 
 
 def _deep_copy(payload: Any) -> Any:
@@ -111,7 +114,7 @@ def _dumps(payload: Any) -> str:
     return json.dumps(payload, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 
-def _check_json(text: Any) -> None:
+def _check_json(text: Any, what: str) -> None:
     """
     Refuse what a serializer of the consumer's wrote, if it isn't JSON text.
     """
@@ -120,7 +123,7 @@ def _check_json(text: Any) -> None:
     try:
         json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
     except RecursionError as error:
-        raise PayloadError(_too_deep()) from error
+        raise _too_deep(what) from error
     except ValueError as error:
         raise PayloadError(f"the engine's json_serializer didn't write JSON: {error}") from error
 
@@ -136,26 +139,24 @@ def _finite(number: str) -> float:
     return value
 
 
-def _accepted(text: str) -> str:
+def _accepted(text: str, what: str) -> str:
     """
     Return *text* if it holds nothing that ``jsonb`` refuses.
     """
     if text.count("[") + text.count("{") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
-        raise PayloadError(_too_deep())
+        raise _too_deep(what)
     if "\\u" in text:
         if _NUL_ESCAPE.search(text):
-            raise PayloadError(r"the payload has a string with a NUL character (\u0000), which jsonb can't hold")
+            raise PayloadError(rf"{what} has a string with a NUL character (\u0000), which jsonb can't hold")
         if _ESCAPED_SURROGATE.search(text):
             text = _dumps(json.loads(text))
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
         found = error.object[error.start : error.start + 1]
-        raise PayloadError(
-            f"the payload has a string with a lone surrogate ({found!a}), which jsonb can't hold"
-        ) from error
+        raise PayloadError(f"{what} has a string with a lone surrogate ({found!a}), which jsonb can't hold") from error
     if size > MAX_SIZE:
-        raise PayloadError(f"the payload has {size} bytes: jsonb takes at most {MAX_SIZE}")
+        raise PayloadError(f"{what} has {size} bytes: jsonb takes at most {MAX_SIZE}")
     return text
 
 
@@ -179,8 +180,8 @@ def _depth(text: str) -> int:
     return deepest
 
 
-def _too_deep() -> str:
-    return f"the payload is nested too deeply or contains itself: at most {MAX_DEPTH} levels are taken"
+def _too_deep(what: str = _PAYLOAD) -> PayloadError:
+    return PayloadError(f"{what} is nested too deeply or contains itself: at most {MAX_DEPTH} levels are taken")
 
 
 def _refuse_what_no_serializer_mends(payload: Any) -> None:
@@ -197,7 +198,7 @@ def _leaves(payload: Any) -> Iterator[Any]:
     while stack:
         value, depth = stack.pop()
         if depth > MAX_DEPTH:
-            raise PayloadError(_too_deep())
+            raise _too_deep()
         if isinstance(value, dict):
             stack.extend((item, depth + 1) for pair in value.items() for item in pair)
         elif isinstance(value, list | tuple):

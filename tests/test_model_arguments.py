@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from enum import IntEnum, StrEnum
-from typing import Any
+from typing import Any, cast
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -133,11 +133,31 @@ class Lost(tzinfo):
         return "nowhere"
 
 
+class Broken(Lost):
+    """
+    A time zone that answers with what is no offset.
+    """
+
+    def utcoffset(self, _: datetime | None) -> None:
+        return cast(None, 5)
+
+
+class Odd(Lost):
+    """
+    A time zone that raises.
+    """
+
+    def utcoffset(self, _: datetime | None) -> None:
+        raise ValueError("no such place")
+
+
 @pytest.mark.parametrize(
     ("moment", "fault"),
     [
         (datetime(2030, 1, 1), "is naive: give it a time zone"),  # noqa: DTZ001 - what is refused
         (datetime(2030, 1, 1, tzinfo=Lost()), "is naive"),
+        (datetime(2030, 1, 1, tzinfo=Broken()), "is refused: its time zone tells no offset but raised TypeError"),
+        (datetime(2030, 1, 1, tzinfo=Odd()), "is refused: its time zone tells no offset but raised ValueError"),
         (date(2030, 1, 1), "a datetime with a time zone"),
         ("2030-01-01", "a datetime with a time zone"),
         (0, "a datetime with a time zone"),

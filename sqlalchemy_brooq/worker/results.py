@@ -43,7 +43,7 @@ class Results:
         if not attempt.handler.options.keep_result:
             return None
         try:
-            return _of_a_size(payloads.encoded(result, self._serializer))
+            return _of_a_size(payloads.encoded(result, self._serializer, "the result"))
         except Exception as error:  # noqa: BLE001 - the value is the handler's, and may do anything when it is read
             said = "the result of %s %s can't be stored; the job is done without it: %s"
             claim = attempt.claim
