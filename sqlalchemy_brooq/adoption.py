@@ -9,18 +9,19 @@ from __future__ import annotations
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import inspect
+from sqlalchemy import ClauseElement, inspect
 from sqlalchemy.orm import Mapper, Session, make_transient, make_transient_to_detached
 from sqlalchemy.orm.attributes import flag_dirty, instance_state, set_committed_value
 from sqlalchemy.orm.collections import collection_adapter
 
 from sqlalchemy_brooq.intake import Answer
-from sqlalchemy_brooq.model import JOB, Job
+from sqlalchemy_brooq.model import JOB, Job, Later
 from sqlalchemy_brooq.vocabulary import JobState
 
 MAPPER: Final[Mapper[Job]] = inspect(Job)
 _COLUMNS: Final = frozenset(JOB.c.keys())
 _OURS: Final = _COLUMNS | {"created"}
+_DOCUMENTS: Final = ("payload", "meta")
 _NAMING: Final = frozenset({"id", "topic", "idempotency_key"})
 """What a new object and the row that has its key already agree about, once it has that row's id."""
 _FRESH: Final[dict[str, Any]] = {
@@ -62,14 +63,18 @@ def become(session: Session, job: Job, answer: Answer) -> None:
     Make *job* persistent: the row was written from it.
 
     What the row's defaults are is known, so that reading an attribute needs no SELECT, which async code couldn't do.
+    An *answer* without its moments leaves those to be loaded.
     """
     values = job.__dict__
     for name, default in _FRESH.items():
         if values.get(name) is None:
             values[name] = default
-    if "created_at" not in values:
-        values.setdefault("updated_at", answer.created_at)
-    values.update(available_at=answer.available_at, created_at=answer.created_at)
+    if answer.created_at is not None:
+        if "created_at" not in values:
+            values.setdefault("updated_at", answer.created_at)
+        values.update(available_at=answer.available_at, created_at=answer.created_at)
+    elif isinstance(values.get("available_at"), Later):
+        del values["available_at"]
     job.created = True
     _enter(session, job)
 
@@ -156,6 +161,15 @@ def _exchange(collection: Any, job: Job, holder: Job) -> None:
     else:
         adapter.remove_with_event(job)
         adapter.append_with_event(holder)
+
+
+def changed_documents(job: Job) -> list[str]:
+    """
+    Return the attributes of a persistent *job* that hold JSON which the next flush is to write.
+    """
+    changed = instance_state(job).committed_state
+    documents = (name for name in _DOCUMENTS if name in changed)
+    return [name for name in documents if not isinstance(job.__dict__.get(name), ClauseElement | None)]
 
 
 def show(job: Job, values: dict[str, Any]) -> None:

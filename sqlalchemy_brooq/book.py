@@ -47,6 +47,8 @@ class Book:
 
     def __init__(self, *, announcing: bool) -> None:
         self.announcing = announcing
+        self.committing = False
+        """Whether the session's commit has begun."""
         self.stage = Stage.WRITTEN
         """For a book that is made in a flush: our listener is not among those that were called."""
         self.watching = False
@@ -84,14 +86,18 @@ class Book:
         """
         Count *tally* in the session's transaction, and announce it if the commit has begun.
         """
-        self._tallies.setdefault(_innermost(session), Tally()).merge(tally)
+        transaction = _innermost(session)
+        if (known := self._tallies.get(transaction)) is None:
+            self._tallies[transaction] = tally
+        else:
+            known.merge(tally)
         self.announce(session)
 
     def announce(self, session: Session) -> None:
         """
         Wake the workers for what has not been announced yet, if the commit has begun.
         """
-        if not self.announcing or session.in_nested_transaction():
+        if not (self.announcing and self._tallies) or session.in_nested_transaction():
             return
         wakeups = set[str]().union(*(tally.wakeups() for tally in self._tallies.values())) - self._announced
         if wakeups:
@@ -117,6 +123,14 @@ class Book:
         for transaction in [one for one in self._tallies if _within(one, ended)]:
             del self._tallies[transaction]
 
+    def is_open(self) -> bool:
+        """
+        Whether there is anything that `take_back` or `close` would do.
+        """
+        return bool(
+            self.announcing or self.added or self.left or self._announced or self._tallies or self._saved or self._shown
+        )
+
     def close(self) -> Tally:
         """
         Begin anew, and return what the transaction did.
@@ -125,8 +139,9 @@ class Book:
         for tally in self._tallies.values():
             done.merge(tally)
         for kept in (self.left, self.gave_way, self._announced, self._tallies, self._saved, self._shown):
-            kept.clear()
-        self.announcing = False
+            if kept:  # clearing an empty one takes longer than asking
+                kept.clear()
+        self.announcing = self.committing = False
         return done
 
 

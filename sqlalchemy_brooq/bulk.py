@@ -52,6 +52,20 @@ def write(target: Target, jobs: Iterable[Job]) -> tuple[list[Enqueued], Tally]:
     return results, tally
 
 
+def write_one(connection: Connection, job: Job) -> tuple[Enqueued, Tally]:
+    """
+    Write one job as `write` does, without what it takes to write many.
+    """
+    if instance_state(job).key is not None:
+        (answer,), tally = write(connection, [job])
+        return answer, tally
+    draft = intake.draft(job, _serializer(connection))
+    written = intake.write(connection, [draft])[draft.id]
+    # Past the instrumentation: an object without a row has nothing to track.
+    job.__dict__.update(id=written.id, created=written.created)
+    return Enqueued(written.id, written.created), Tally({(draft.topic, written.created): 1})
+
+
 def connect(target: Target) -> Connection:
     """
     Return the connection to the database of the jobs; before, a session writes what was added to it.

@@ -31,6 +31,7 @@ _MANY: Final = 1_000
 _CANCEL: Final = "cancel:"
 """No topic begins like that."""
 _NOTHING: Final[Mapping[tuple[str, bool], int]] = MappingProxyType({})
+_NEVER: Final = (float("-inf"), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +94,9 @@ class Tally:
         Return the notifications that are due for it.
         """
         wakeups = {topic for topic, created in self.counts if created}
-        wakeups.update(f"{_CANCEL}{holder}" for holder in self.holders)
-        return {wakeup for wakeup in wakeups if len(wakeup.encode()) <= _MAX_NOTIFICATION}
+        cancels = (f"{_CANCEL}{holder}" for holder in self.holders)
+        wakeups.update(cancel for cancel in cancels if len(cancel.encode()) <= _MAX_NOTIFICATION)
+        return wakeups
 
 
 class _Subscribers:
@@ -150,13 +152,15 @@ class _Recent:
 
         From the decision to the commit it is supposed to take as long as it took the last time.
         """
-        sent = self._sent.get(dialect, {})
-        never = (float("-inf"), 0.0)
-        return {
-            wakeup
-            for wakeup, (moment, took) in ((wakeup, sent.get(wakeup, never)) for wakeup in wakeups)
-            if now + took >= moment + QUIET
-        }
+        sent = self._sent.get(dialect)
+        if sent is None:
+            return set(wakeups)
+        due = set()
+        for wakeup in wakeups:
+            moment, took = sent.get(wakeup, _NEVER)
+            if now + took >= moment + QUIET:
+                due.add(wakeup)
+        return due
 
     def note(self, announcement: Announcement) -> None:
         """
@@ -216,7 +220,7 @@ def keep(connection: Connection, tally: Tally) -> None:
     ledger = _ledgers.get(connection)
     if ledger is None:
         ledger = _ledgers[connection] = _Ledger()
-        ledger.watch(connection)
+    ledger.watch(connection)
     ledger.tallies.append(tally)
 
 
@@ -225,30 +229,46 @@ class _Ledger:
     What the open transaction of a connection would tell, in the order in which it was done.
     """
 
+    __slots__ = ("_older", "_savepoints", "_watched", "tallies")
+
     def __init__(self) -> None:
         self.tallies: list[Tally] = []
+        self._watched: set[str] = set()
         self._savepoints: list[int] = []
+        """How much was done when each of the open savepoints began."""
+        self._older = 0
+        """How much was done when the savepoints began that were open before we listened for them."""
 
     def watch(self, connection: Connection) -> None:
         """
-        Follow *connection* through its transactions.
+        Follow *connection* through its transactions, of the kinds that it was seen with: each listener takes a while.
+
+        On the connection, which is one thread's. On an engine that others are using, a listener can't be added safely.
         """
-        event.listen(connection, "savepoint", self._on_savepoint)
-        event.listen(connection, "release_savepoint", self._on_release_savepoint)
-        event.listen(connection, "rollback_savepoint", self._on_rollback_savepoint)
-        for name in ("rollback", "rollback_twophase"):
-            event.listen(connection, name, self._on_rollback)
-        for name in ("commit", "commit_twophase"):
-            event.listen(connection, name, self._on_commit)
-        if not event.contains(connection.dialect, "handle_error", _recent.forget):
-            event.listen(connection.dialect, "handle_error", _recent.forget)
+        if not self._watched:
+            self._listen(connection, "commit", self._on_commit)
+            self._listen(connection, "rollback", self._on_rollback)
+            if not event.contains(connection.dialect, "handle_error", _recent.forget):
+                event.listen(connection.dialect, "handle_error", _recent.forget)
+        if "savepoint" not in self._watched and connection.in_nested_transaction():
+            # Nothing was done in those that are open: then we would be listening already.
+            self._older = len(self.tallies)
+            self._listen(connection, "savepoint", self._on_savepoint)
+            self._listen(connection, "release_savepoint", self._on_release_savepoint)
+            self._listen(connection, "rollback_savepoint", self._on_rollback_savepoint)
+        if "commit_twophase" not in self._watched and isinstance(connection.get_transaction(), TwoPhaseTransaction):
+            self._listen(connection, "commit_twophase", self._on_commit)
+            self._listen(connection, "rollback_twophase", self._on_rollback)
+
+    def _listen(self, connection: Connection, name: str, listener: Callable[..., object]) -> None:
+        self._watched.add(name)
+        event.listen(connection, name, listener)
 
     def _on_savepoint(self, *_: Any) -> None:
         self._savepoints.append(len(self.tallies))
 
     def _on_release_savepoint(self, *_: Any) -> int:
-        # One that we don't know is older than anything we were told.
-        return self._savepoints.pop() if self._savepoints else 0
+        return self._savepoints.pop() if self._savepoints else self._older
 
     def _on_rollback_savepoint(self, *_: Any) -> None:
         del self.tallies[self._on_release_savepoint() :]
@@ -256,6 +276,7 @@ class _Ledger:
     def _on_rollback(self, *_: Any) -> None:
         self.tallies.clear()
         self._savepoints.clear()
+        self._older = 0
 
     def _on_commit(self, *_: Any) -> None:
         told = Tally()

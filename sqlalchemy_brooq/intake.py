@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Connection, CursorResult, Dialect
+from sqlalchemy import Connection, Dialect
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.util import await_only
 
@@ -109,7 +109,9 @@ def draft(job: Job, serializer: Serializer | None) -> Draft:
     )
 
 
-def write(connection: Connection, drafts: Sequence[Draft], *, moments: bool = False) -> dict[UUID, Answer]:
+def write(
+    connection: Connection, drafts: Sequence[Draft], *, moments: bool = False, copying: bool = True
+) -> dict[UUID, Answer]:
     """
     Write *drafts* and return what became of each, by its own id.
 
@@ -120,11 +122,14 @@ def write(connection: Connection, drafts: Sequence[Draft], *, moments: bool = Fa
         connection: In the consumer's transaction.
         drafts: Checked jobs, no id twice.
         moments: Whether the answers of created ones tell ``available_at`` and ``created_at``.
+        copying: Whether COPY may be used, which tells no moments.
     """
+    if len(drafts) == 1:
+        return _write(connection, drafts, moments=moments)
     keyed = sorted((one for one in drafts if one.idempotency_key), key=_key)
     ordered = [*(one for one in drafts if not one.idempotency_key), *keyed]
     answers: dict[UUID, Answer] = {}
-    if not moments and connection.dialect.driver in _COPYING:
+    if copying and not moments and connection.dialect.driver in _COPYING:
         answers = _copied(connection, [one for one in ordered if _is_plain(one)])
         ordered = [one for one in ordered if one.id not in answers] if answers else ordered
     for batch in _batches(ordered):
@@ -190,14 +195,18 @@ def _write(connection: Connection, drafts: Sequence[Draft], *, moments: bool) ->
     )
 
 
-def _inserted(connection: Connection, drafts: Sequence[Draft], *, moments: bool) -> CursorResult[Any]:
+def _inserted(connection: Connection, drafts: Sequence[Draft], *, moments: bool) -> Sequence[Sequence[Any]]:
+    """
+    Insert *drafts* that are not there, and return their ids; with *moments* those as well.
+    """
     if len(drafts) > 1:
         payloads = f"[{','.join(one.payload for one in drafts)}]"
         arrays = _arrays(drafts, GIVEN.keys() - {"payload"})
-        return connection.execute(insert_jobs(moments=moments), {**arrays, "payloads": payloads})
+        return connection.execute(insert_jobs(moments=moments), {**arrays, "payloads": payloads}).all()
     values = drafts[0]._asdict()
     extra = values.pop("extra")
-    return connection.execute(insert_job(*sorted(extra), moments=moments), {**values, **extra})
+    result = connection.execute(insert_job(*sorted(extra), moments=moments), {**values, **extra})
+    return result.all() if moments else [(drafts[0].id,)] * result.rowcount
 
 
 def _arrays(drafts: Sequence[Draft], names: Iterable[str]) -> dict[str, list[Any]]:

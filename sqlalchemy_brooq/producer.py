@@ -61,7 +61,9 @@ def enqueue(session: SessionLike, job: Job) -> Enqueued:
     bulk.check("enqueue", job)
     if isinstance(target, Session):
         return unit_of_work.enqueue(target, job)
-    return _many(target, [job])[0]
+    answer, tally = bulk.write_one(target, job)
+    _note(target, tally)
+    return answer
 
 
 def enqueue_many(session: SessionLike, jobs: Iterable[Job]) -> list[Enqueued]:
@@ -94,7 +96,7 @@ def enqueue_alone(connection: Connection, job: Job) -> Enqueued:
     quiet = commits.is_quiet(connection, job.__dict__.get("topic", ""))  # what is persistent may be expired
     level: IsolationLevel = "AUTOCOMMIT" if quiet and _defaults.get(connection.dialect) else READ_COMMITTED
     with connection.execution_options(isolation_level=level).begin():
-        (answer,), tally = bulk.write(connection, [job])
+        answer, tally = bulk.write_one(connection, job)
         tally.announced.append(commits.wake(connection, tally.wakeups()))
         if connection.dialect not in _defaults:
             _defaults[connection.dialect] = connection.scalar(default_isolation()) == READ_COMMITTED.lower()

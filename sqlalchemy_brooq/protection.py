@@ -34,6 +34,11 @@ ENGINE_COLUMNS: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
+_OTHERS: Final = frozenset(
+    {"id", "topic", "priority", "payload", "available_at", "idempotency_key", "meta", "created_at", "updated_at"}
+)
+
+
 class Protected:
     """
     A model whose engine columns can't be assigned once an object stands for a row (invariant 3).
@@ -49,6 +54,9 @@ class Protected:
     def __delattr__(self, name: str) -> None:
         if name in ENGINE_COLUMNS:
             _refuse(self, name)
+        if name in _OTHERS and instance_state(self).key is not None:
+            # No flush of SQLAlchemy's can write that: it ends in a KeyError.
+            raise InvalidJob(f"job.{name} can't be deleted from a stored job: assign another value")
         super().__delattr__(name)
 
 

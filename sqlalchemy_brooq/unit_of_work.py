@@ -20,10 +20,10 @@ from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.orm.attributes import flag_dirty, instance_state
 
-from sqlalchemy_brooq import adoption, commits, intake
-from sqlalchemy_brooq.book import Stage, book_of, connection_of, existing_book, is_flushing, is_pending
+from sqlalchemy_brooq import adoption, commits, intake, payload
+from sqlalchemy_brooq.book import Book, Stage, book_of, connection_of, existing_book, is_flushing, is_pending
 from sqlalchemy_brooq.commits import Tally
-from sqlalchemy_brooq.errors import InvalidJob
+from sqlalchemy_brooq.errors import InvalidJob, PayloadError
 from sqlalchemy_brooq.intake import Answer, Draft
 from sqlalchemy_brooq.model import Job
 from sqlalchemy_brooq.payload import Serializer
@@ -106,8 +106,8 @@ def _write(session: Session, jobs: Sequence[Job]) -> None:
     if not jobs:
         return
     drafts = _drafts(session, jobs)
-    answers = intake.write(connection_of(session), drafts, moments=True)
     book, tally = book_of(session), Tally()
+    answers = intake.write(connection_of(session), drafts, moments=not _expires_soon(session, book), copying=False)
     existing: list[tuple[Job, Answer]] = []
     for job, draft in zip(jobs, drafts, strict=True):
         answer = answers[draft.id]
@@ -120,6 +120,13 @@ def _write(session: Session, jobs: Sequence[Job]) -> None:
             existing.append((job, answer))
     book.note(session, tally)
     _settle_existing(session, existing)
+
+
+def _expires_soon(session: Session, book: Book) -> bool:
+    """
+    Whether a commit has begun that will expire what is written now; until then an attribute can still be loaded.
+    """
+    return book.committing and session.expire_on_commit and not session.twophase
 
 
 def _settle_existing(session: Session, jobs: Iterable[tuple[Job, Answer]]) -> None:
@@ -205,25 +212,57 @@ def _on_added(session: Session, instance: object) -> None:
 
 @event.listens_for(Session, "before_flush")
 def _on_flush(session: Session, *_: object) -> None:
-    if (book := existing_book(session)) is not None:
-        book.stage = Stage.BEGUN
-        book.gave_way.clear()
-        if not book.watching:
-            _write_waiting(session)
+    book = existing_book(session)
+    if book is None:
+        _check_changed(session)
+        return
+    book.stage = Stage.BEGUN
+    book.gave_way.clear()
+    if not book.watching:
+        _write_waiting(session)
+
+
+def _check_changed(session: Session) -> None:
+    """
+    Refuse what the UPDATE of a stored job could not write; that change is gone, and the rest of the flush can go on.
+
+    Where a value was assigned, nobody knows yet what the engine's serializer makes of it; and ``flag_modified()`` tells
+    of what was changed in place.
+    """
+    serializer: list[Serializer | None] = []
+    refusal: InvalidJob | None = None
+    for job in session.dirty:
+        for name in adoption.changed_documents(job) if isinstance(job, Job) else ():
+            serializer = serializer or [serializer_of(session)]
+            try:
+                payload.encoded(job.__dict__[name], *serializer)
+            except PayloadError as error:
+                refusal = refusal or error
+                session.expire(job, [name])
+    if refusal is not None:
+        raise refusal
 
 
 def _write_waiting(session: Session, *_: object) -> None:
     """
     Write the jobs that were added since the last flush, by the consumer's listeners too.
     """
+    _check_changed(session)
     book = book_of(session)
     waiting = book.waiting(session)
     book.stage = Stage.WRITTEN
     if waiting:
         _write(session, waiting)
-        if (job := adoption.held(session, waiting[-1].id)) is not None:
+        if _tells(session) and (job := adoption.held(session, waiting[-1].id)) is not None:
             flag_dirty(job)  # a flush that finds nothing left to do would not tell the consumer's listeners of it
     book.added.clear()
+
+
+def _tells(session: Session) -> bool:
+    """
+    Whether somebody besides us is told when a flush of *session* has done something.
+    """
+    return len(session.dispatch.after_flush) > 1 or bool(session.dispatch.after_flush_postexec)
 
 
 @event.listens_for(Session, "after_transaction_create")
@@ -260,7 +299,7 @@ def _before_commit(session: Session) -> None:
     book = existing_book(session)
     if book is not None and not session.in_nested_transaction():
         # The commit's flush is still to come: what it writes is announced as it is written.
-        book.announcing = True
+        book.announcing = book.committing = True
         book.announce(session)
 
 
@@ -287,7 +326,7 @@ def _after_soft_rollback(session: Session, ended: SessionTransaction) -> None:
 def _after_transaction_end(session: Session, ended: SessionTransaction) -> None:
     # For a session that is closed without a word: that rolls back, but tells nobody. After a commit nothing is left.
     book = existing_book(session)
-    if book is not None and ended.parent is None:
+    if book is not None and ended.parent is None and book.is_open():
         book.take_back(ended)
         book.added = book.waiting(session)
         book.close()

@@ -190,6 +190,50 @@ def test_a_savepoint_that_is_older_than_the_first_job_is_taken_back(engine: Engi
     assert told(notes) == [{("t", True): 1}]
 
 
+def test_savepoints_are_told_apart_whenever_the_first_job_came(engine: Engine, notes: list[EnqueuedNote]) -> None:
+    with engine.begin() as connection:
+        brooq.enqueue(connection, Job("root"))
+        with connection.begin_nested():
+            outer = connection.begin_nested()
+            inner = connection.begin_nested()
+            brooq.enqueue(connection, Job("rolled.back"))
+            inner.commit()
+            deeper = connection.begin_nested()
+            brooq.enqueue(connection, Job("rolled.back"))
+            deeper.rollback()
+            outer.rollback()
+            brooq.enqueue(connection, Job("released"))
+    with engine.begin() as connection:
+        with connection.begin_nested():
+            brooq.enqueue(connection, Job("first"))
+        later = connection.begin_nested()
+        brooq.enqueue(connection, Job("rolled.back"))
+        later.rollback()
+
+    assert told(notes) == [{("root", True): 1, ("released", True): 1}, {("first", True): 1}]
+
+
+def test_a_connection_may_prepare_a_transaction_after_an_ordinary_one(notes: list[EnqueuedNote]) -> None:
+    with LocalPostgres(durable=False, settings={"max_prepared_transactions": "2"}) as server:
+        engine = create_engine(server.url())
+        metadata.create_all(engine)
+        with engine.connect() as connection:
+            with connection.begin():
+                brooq.enqueue(connection, Job("ordinary"))
+            with connection.begin_twophase() as transaction:
+                brooq.enqueue(connection, Job("prepared"))
+                transaction.prepare()
+                transaction.commit()
+            with connection.begin_twophase() as transaction:
+                brooq.enqueue(connection, Job("rolled.back"))
+                transaction.rollback()
+            with connection.begin():
+                brooq.enqueue(connection, Job("ordinary"))
+        engine.dispose()
+
+    assert told(notes) == [{("ordinary", True): 1}, {("prepared", True): 1}, {("ordinary", True): 1}]
+
+
 @pytest.mark.parametrize("mode", ["create_savepoint", "rollback_only", "conditional_savepoint"])
 @pytest.mark.parametrize("commits", [True, False])
 def test_a_session_that_joined_a_transaction_tells_when_that_one_commits(

@@ -4,19 +4,23 @@ What ORM code may write in the row of a job, and what is the engine's alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import timedelta
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine, inspect, text
+from sqlalchemy import URL, Engine, create_engine, inspect, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
+from sqlalchemy.orm.attributes import flag_modified
 
-from sqlalchemy_brooq import InvalidJob, Job, ProtectedColumn
+from sqlalchemy_brooq import InvalidJob, Job, PayloadError, ProtectedColumn
+from sqlalchemy_brooq.model import JOB
+from sqlalchemy_brooq.protection import ENGINE_COLUMNS
 from tests.consumer import Base, Order, keyed
-from tests.recording import jobs
+from tests.recording import jobs, recorded
 from tests.waiting import row
 
 
@@ -126,6 +130,73 @@ def test_producer_columns_are_checked_where_they_are_assigned(session: Session, 
     session.commit()
     assert job.updated_at > job.created_at
     assert job.available_at > job.updated_at
+
+
+def in_place(value: Any) -> Callable[[Job], None]:
+    def change(job: Job) -> None:
+        job.payload["late"] = value
+        flag_modified(job, "payload")
+
+    return change
+
+
+@pytest.mark.parametrize("seen", [True, False])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda job: setattr(job, "payload", {"when": datetime.now(UTC)}),
+        lambda job: setattr(job, "meta", {"what": object()}),
+        in_place(datetime.now(UTC)),
+        in_place("\x00"),
+        in_place(float("nan")),
+    ],
+)
+def test_a_change_that_no_update_could_write_is_refused_before_any_sql(
+    shop: Engine, session: Session, change: Callable[[Job], None], seen: bool
+) -> None:
+    job = Job("t", {"n": 1})
+    session.add(job)
+    session.commit()
+    with session if seen else Session(shop) as later:
+        job = later.get_one(Job, job.id)
+        later.add(Order())
+        job.priority = 2
+        change(job)
+
+        with recorded(shop) as statements, pytest.raises(PayloadError, match="the payload"):
+            later.flush()
+
+        assert statements == []
+        later.execute(text("SELECT 1"))
+        later.commit()
+        assert (job.priority, job.payload, job.meta) == (2, {"n": 1}, None)
+
+
+def test_the_engines_serializer_decides_about_a_changed_payload_too(database_url: URL, shop: Engine) -> None:
+    engine = create_engine(database_url, json_serializer=lambda value: json.dumps(value, default=datetime.isoformat))
+    with Session(engine) as session:
+        job = Job("t")
+        session.add(job)
+        session.commit()
+        job.payload = {"when": datetime(2030, 5, 17, tzinfo=UTC)}
+        session.commit()
+
+    assert [one.payload for one in jobs(shop)] == [{"when": "2030-05-17T00:00:00+00:00"}]
+    engine.dispose()
+
+
+@pytest.mark.parametrize("column", sorted(JOB.c.keys() - ENGINE_COLUMNS.keys()))
+def test_no_column_can_be_deleted_from_a_stored_job(session: Session, column: str) -> None:
+    job = keyed()
+    session.add(job)
+    session.commit()
+
+    with pytest.raises(InvalidJob, match=f"job.{column} can't be deleted from a stored job"):
+        delattr(job, column)
+
+    job.idempotency_key = None
+    session.commit()
+    assert job.idempotency_key is None
 
 
 def test_a_job_that_is_deleted_and_a_foreign_row_that_fails_are_the_consumers_own(

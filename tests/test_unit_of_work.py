@@ -7,14 +7,15 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import Engine, inspect, select, text
+from sqlalchemy import Engine, create_engine, event, inspect, select, text
 from sqlalchemy.orm import Session
 
 import sqlalchemy_brooq as brooq
-from sqlalchemy_brooq import InvalidJob, Job, PayloadError
+from sqlalchemy_brooq import InvalidJob, Job, PayloadError, metadata
+from sqlalchemy_brooq.demo.postgres import LocalPostgres
 from tests.consumer import Base, Batch, Entry, LoggedJob, Order, committed, keyed
 from tests.recording import jobs, recorded
 
@@ -63,6 +64,41 @@ def test_an_added_job_shows_its_row_without_another_statement(shop: Engine, sess
         assert job.available_at == job.created_at == job.updated_at
 
     assert len(statements) == 1
+
+
+@pytest.mark.parametrize("expires", [True, False])
+def test_a_job_that_is_written_by_the_commit_shows_its_row_before_and_after(shop: Engine, expires: bool) -> None:
+    seen: list[tuple[timedelta, Job]] = []
+
+    def look(*_: object) -> None:
+        seen.extend((job.available_at - job.created_at, job) for job in [late, *many])
+
+    with Session(shop, expire_on_commit=expires) as session:
+        event.listen(session, "after_flush_postexec", look, once=True)
+        late, *many = [Job("t", delay="1h"), *(Job("t") for _ in range(3))]
+        session.add(late)
+        session.add_all(many)
+        session.commit()
+        with recorded(shop) as statements:
+            shown = [(job.available_at - job.created_at, job) for job in [late, *many]]
+
+    hour, none = timedelta(hours=1), timedelta(0)
+    assert seen == shown == [(hour, late), *((none, job) for job in many)]
+    assert [one.available_at for one in jobs(shop)] == [job.available_at for job in [late, *many]]
+    assert len(statements) == (4 if expires else 0)
+
+
+def test_a_job_that_is_prepared_shows_its_row_until_the_commit() -> None:
+    with LocalPostgres(durable=False, settings={"max_prepared_transactions": "2"}) as server:
+        engine = create_engine(server.url())
+        metadata.create_all(engine)
+        with Session(engine, twophase=True) as session:
+            job = Job("t", delay="1h")
+            session.add(job)
+            session.prepare()
+            assert job.available_at - job.created_at == timedelta(hours=1)
+            session.commit()
+        engine.dispose()
 
 
 def test_what_points_at_a_new_job_is_written_with_it(shop: Engine, session: Session) -> None:
