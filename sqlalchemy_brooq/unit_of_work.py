@@ -229,13 +229,11 @@ def _check_changed(session: Session) -> None:
     Where a value was assigned, nobody knows yet what the engine's serializer makes of it; and ``flag_modified()`` tells
     of what was changed in place.
     """
-    serializer: list[Serializer | None] = []
     refusal: InvalidJob | None = None
     for job in session.dirty:
         for name in adoption.changed_documents(job) if isinstance(job, Job) else ():
-            serializer = serializer or [serializer_of(session)]
             try:
-                payload.encoded(job.__dict__[name], *serializer)
+                payload.encoded(job.__dict__[name], serializer_of(session))
             except PayloadError as error:
                 refusal = refusal or error
                 session.expire(job, [name])
