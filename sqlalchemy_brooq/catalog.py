@@ -7,6 +7,7 @@ The same from version 14 to 18. A test compares it with what the revisions have 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -71,22 +72,34 @@ def expected() -> Mapping[Part, str]:
     return {(kind, name): printed for kind, named in kinds.items() for name, printed in named.items()}
 
 
-def differences(found: Mapping[Part, str]) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Difference:
     """
-    Say of each part of the table in what it differs from this version's, one line a part.
+    What distinguishes a part of a table from this version's.
+    """
+
+    kind: str
+    name: str
+    ours: str | None
+    """What PostgreSQL prints about the part as this version makes it; ``None``: it is somebody else's."""
+    found: str | None
+    """What it prints about the one that is there, if there is one."""
+
+    def __str__(self) -> str:
+        if self.found is None:
+            return f"the {self.kind} {self.name} is missing, which is {self.ours}"
+        if self.ours is None:
+            return f"the {self.kind} {self.name} isn't sqlalchemy-brooq's: {self.found}"
+        return f"the {self.kind} {self.name} is {self.found}, and should be {self.ours}"
+
+
+def differences(found: Mapping[Part, str]) -> list[Difference]:
+    """
+    Return what distinguishes the table from this version's, by its parts.
     """
     ours = expected()
     return [
-        _difference(part, ours.get(part), found.get(part))
+        Difference(*part, ours.get(part), found.get(part))
         for part in sorted({*ours, *found})
         if ours.get(part) != found.get(part)
     ]
-
-
-def _difference(part: Part, ours: str | None, found: str | None) -> str:
-    kind, name = part
-    if found is None:
-        return f"the {kind} {name} is missing, which is {ours}"
-    if ours is None:
-        return f"the {kind} {name} isn't sqlalchemy-brooq's: {found}"
-    return f"the {kind} {name} is {found}, and should be {ours}"

@@ -25,7 +25,7 @@ from sqlalchemy_brooq.errors import BrooqError, InvalidJob, JobNotFound
 from sqlalchemy_brooq.identity import new_id
 from sqlalchemy_brooq.model import Job
 from sqlalchemy_brooq.statements.producing import cancel_job, default_isolation, find_job, find_replay, replay_job
-from sqlalchemy_brooq.vocabulary import TERMINAL, Enqueued, JobState
+from sqlalchemy_brooq.vocabulary import REPLAY_KEY, TERMINAL, Enqueued, JobState
 
 __all__ = ["EnqueuedNote", "SessionLike", "cancel", "enqueue", "enqueue_many", "replay", "subscribe"]
 
@@ -157,7 +157,7 @@ def replay(session: SessionLike, job_id: UUID | str) -> Enqueued:
     target = _target("replay", session)
     job_id = _checked_id(job_id)
     connection = bulk.connect(target)
-    key, meta = f"replay:{job_id}", json.dumps({"replays": str(job_id)})
+    key, meta = f"{REPLAY_KEY}{job_id}", json.dumps({"replays": str(job_id)})
     for _ in range(_ROUNDS):
         new = new_id()
         topic = connection.execute(replay_job(), {"job_id": job_id, "id": new, "key": key, "meta": meta}).scalar()

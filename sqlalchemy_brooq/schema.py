@@ -13,7 +13,7 @@ from typing import Final
 
 from sqlalchemy import Connection, func, select
 
-from sqlalchemy_brooq.catalog import differences
+from sqlalchemy_brooq.catalog import Difference, differences
 from sqlalchemy_brooq.errors import SchemaMismatch
 from sqlalchemy_brooq.model import REVISION, VERSION_MARK
 from sqlalchemy_brooq.statements.schema import parts, version_mark
@@ -166,7 +166,14 @@ def drift(connection: Connection, schema: str | None = None) -> list[str]:
     state = schema_state(connection, schema)
     if state.problem is not None:
         return [state.problem]
-    return differences({(kind, name): printed for kind, name, printed in connection.execute(parts(state.schema))})
+    return list(map(str, table_differences(connection, state.schema)))
+
+
+def table_differences(connection: Connection, schema: str | None) -> list[Difference]:
+    """
+    Return what distinguishes a table of this version's revision from the one that it makes.
+    """
+    return differences({(kind, name): printed for kind, name, printed in connection.execute(parts(schema))})
 
 
 def translated_schema(connection: Connection) -> str | None:

@@ -94,6 +94,8 @@ MAX_NAME: Final = 255
 """Characters of a topic and of an idempotency key."""
 MAX_ERROR: Final = 4_000
 """Characters of ``last_error``."""
+REPLAY_KEY: Final = "replay:"
+"""What the idempotency key of a replay begins with; the id of the job that it replays follows."""
 CHANNEL: Final = "brooq"
 """The ``NOTIFY`` channel that wakes workers; its payload is a topic, or ``cancel:<worker>``."""
 

@@ -4,11 +4,16 @@ Running ``brooq-worker`` as a user does: in a process of its own, in a folder wi
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
+import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import termios
 import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,8 +22,10 @@ from pathlib import Path
 from typing import Any, Final, Self
 from urllib.error import HTTPError
 
+from click.testing import CliRunner
 from sqlalchemy import URL
 
+from sqlalchemy_brooq.cli import main
 from tests.servers import ROOT
 from tests.waiting import eventually
 
@@ -84,6 +91,79 @@ def brooq_worker(
     )
     assert ("Traceback" in done.stdout + done.stderr) is traceback, done
     return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def answered(*arguments: str, url: URL | None = None, stdin: str = "", **variables: str) -> Answer:
+    """
+    Run the command in this process, which is quick; fail where it ends with an exception that a user would see.
+    """
+    inherited = dict.fromkeys(name for name in os.environ if name.startswith(("QUEUE_", "DATABASE_URL", "PG")))
+    given = {"DATABASE_URL": shown(url)} if url is not None else {}
+    done = CliRunner().invoke(main, arguments, input=stdin, env={**inherited, **given, **variables})
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return Answer(done.exit_code, done.stdout, done.stderr)
+
+
+class Terminal:
+    """
+    The command in a terminal of its own, with somebody who types.
+    """
+
+    def __init__(self, *arguments: str, cwd: Path, columns: int = 80, **variables: str) -> None:
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        self._terminal, self.text = ours, ""
+        self.process = subprocess.Popen(
+            [*COMMAND, *arguments],
+            cwd=cwd,
+            env={**environment(variables), "TERM": "xterm"},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait()
+        os.close(self._terminal)
+
+    def shows(self, part: str) -> None:
+        """
+        Wait until it shows *part*.
+        """
+        while part not in self.text:
+            assert self._read(), f"{part!r} never came: {self.text}"
+
+    def types(self, text: str) -> None:
+        """
+        Type *text*.
+        """
+        os.write(self._terminal, text.encode())
+
+    def ends(self) -> int:
+        """
+        Wait for the end, and return the exit code.
+        """
+        while self._read():
+            pass
+        assert "Traceback" not in self.text, self.text
+        return self.process.wait(10)
+
+    def _read(self) -> bool:
+        ready, _, _ = select.select([self._terminal], [], [], 30)
+        assert ready, f"nothing more came: {self.text}"
+        try:
+            read = os.read(self._terminal, 1 << 16)
+        except OSError:  # the other side is closed
+            return False
+        self.text += read.decode().replace("\r\n", "\n")
+        return bool(read)
 
 
 class RunningWorker:

@@ -10,10 +10,15 @@ from __future__ import annotations
 import click
 
 from sqlalchemy_brooq import __version__
+from sqlalchemy_brooq.cli.check import check_command
 from sqlalchemy_brooq.cli.config import config_command
 from sqlalchemy_brooq.cli.demo import demo_command
+from sqlalchemy_brooq.cli.jobs import jobs_command, show_command
 from sqlalchemy_brooq.cli.migrate import migrate_command
+from sqlalchemy_brooq.cli.operate import cancel_command, replay_command
+from sqlalchemy_brooq.cli.printing import speak_any_text
 from sqlalchemy_brooq.cli.run import run_command
+from sqlalchemy_brooq.cli.stats import stats_command
 
 __all__ = ["main"]
 
@@ -29,7 +34,11 @@ def main() -> None:
 
     Exit codes: 0 done, 1 failed, 2 wrong usage or settings.
     """
+    speak_any_text()
 
 
-for _command in (run_command, migrate_command, config_command, demo_command):
+for _command in (
+    *(run_command, migrate_command, config_command, demo_command),
+    *(jobs_command, show_command, stats_command, cancel_command, replay_command, check_command),
+):
     main.add_command(_command)

@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
 
 import click
 
+from sqlalchemy_brooq.cli.database import database_engine, database_options
 from sqlalchemy_brooq.cli.endings import Failed, Refused, explained, first_line
-from sqlalchemy_brooq.cli.settings import database_url, load_dotenv
+from sqlalchemy_brooq.cli.progress import index_progress
 from sqlalchemy_brooq.durations import parse_duration
 
 
@@ -37,13 +37,10 @@ from sqlalchemy_brooq.durations import parse_duration
     show_default=True,
     help="How long to wait for another migration, and for transactions that use the table.",
 )
-@click.option(
-    "--database-url",
-    metavar="URL",
-    help="The database, as postgresql://user@host:5432/name. Other users of the machine can read options: a password"
-    " belongs into the environment. [DATABASE_URL, or a file: DATABASE_URL_FILE]",
-)
-def migrate_command(revision: str, sql: bool, stamp: bool, lock_timeout: str, database_url: str | None) -> None:
+@database_options
+def migrate_command(
+    revision: str, sql: bool, stamp: bool, lock_timeout: str, database_url: str | None, schema: str | None
+) -> None:
     """
     Create the table "job", or bring it to the revision that this version needs.
 
@@ -51,11 +48,11 @@ def migrate_command(revision: str, sql: bool, stamp: bool, lock_timeout: str, da
     Running it again changes nothing, and several at once are safe: one works, the others wait for it.
     A table that your own alembic revisions manage is left alone.
     """
-    if sql and (stamp or database_url is not None):
-        unwanted = "--stamp" if stamp else "--database-url"
+    options = {"--stamp": stamp, "--database-url": database_url is not None, "--schema": schema is not None}
+    for unwanted in (option for option, given in options.items() if sql and given):
         raise click.UsageError(f"--sql prints what an empty database needs and reaches none: leave out {unwanted}")
     with explained():
-        click.echo(_sql(revision) if sql else _migrated(revision, stamp, _duration(lock_timeout), database_url))
+        click.echo(_sql(revision) if sql else _migrated(revision, stamp, _duration(lock_timeout), database_url, schema))
 
 
 def _duration(text: str) -> timedelta:
@@ -74,14 +71,14 @@ def _sql(revision: str) -> str:
     return migration_sql(revision).rstrip()
 
 
-def _migrated(revision: str, stamp: bool, lock_timeout: timedelta, option: str | None) -> str:
+def _migrated(revision: str, stamp: bool, lock_timeout: timedelta, url: str | None, schema: str | None) -> str:
     from alembic.util import CommandError
 
     from sqlalchemy_brooq import migrations
 
-    load_dotenv(Path.cwd())
     work = migrations.stamp if stamp else migrations.migrate
     try:
-        return work(database_url(option), to=revision, lock_timeout=lock_timeout).message
+        with database_engine(url, schema) as engine, index_progress(engine):
+            return work(engine, to=revision, lock_timeout=lock_timeout).message
     except CommandError as error:
         raise Failed(f"the migration failed: {first_line(error)}") from None

@@ -26,14 +26,14 @@ from sqlalchemy_brooq.queue import Queue
 _RULE: Final = "MODULE:QUEUE names a Queue, or a function without arguments that returns one"
 
 
-def load_queue(target: str, folder: Path, *, show_traceback: bool = False) -> Queue:
+def load_queue(target: str, folder: Path, *, show_traceback: bool | None = None) -> Queue:
     """
     Import the module and return its queue.
 
     Args:
         target: ``MODULE:QUEUE``.
         folder: Where modules are looked for first.
-        show_traceback: Print the traceback of what the program raises.
+        show_traceback: Print the traceback of what the program raises; ``None``: there is no option for that.
 
     Raises:
         Refused: It leads to no queue.
@@ -101,7 +101,7 @@ def _kind(value: object) -> str:
 
 
 @contextlib.contextmanager
-def _program_code(target: str, folder: Path, show_traceback: bool) -> Iterator[None]:
+def _program_code(target: str, folder: Path, show_traceback: bool | None) -> Iterator[None]:
     try:
         yield
     except (Refused, KeyboardInterrupt):
@@ -111,11 +111,11 @@ def _program_code(target: str, folder: Path, show_traceback: bool) -> Iterator[N
         raise Refused(*error.problems) from None
     except BaseException as error:  # noqa: BLE001 - also the SystemExit of a module that is a script
         _trace(error, show_traceback)
-        hint = "" if show_traceback else "; --log-level debug shows the traceback"
+        hint = "; --log-level debug shows the traceback" if show_traceback is False else ""
         raise Refused(f"{target} can't be loaded: {_described(error)}{_place(error, folder)}{hint}") from None
 
 
-def _trace(error: BaseException, show_traceback: bool) -> None:
+def _trace(error: BaseException, show_traceback: bool | None) -> None:
     if show_traceback:
         click.echo(masked("".join(traceback.format_exception(error))), err=True, nl=False)
 

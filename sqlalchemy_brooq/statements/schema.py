@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import Select, Text, bindparam, column, func, select, table, text
+from sqlalchemy import Select, Text, bindparam, case, column, func, select, table, text
 from sqlalchemy.sql.expression import TableClause, TextualSelect
 
 from sqlalchemy_brooq.model import Job
@@ -15,6 +15,12 @@ _RELATION: Final[TableClause] = table(
     "pg_class", column("oid"), column("relname"), column("relnamespace"), schema="pg_catalog"
 )
 _NAMESPACE: Final[TableClause] = table("pg_namespace", column("oid"), column("nspname"), schema="pg_catalog")
+
+_BUILDS: Final[TableClause] = table(
+    "pg_stat_progress_create_index",
+    *map(column, ("relid", "phase", "blocks_done", "blocks_total", "tuples_done", "tuples_total")),
+    schema="pg_catalog",
+)
 
 #: Each part by its kind and name, as PostgreSQL prints it. What it makes on its own accord is left out: the index of
 #: the primary key, the triggers of foreign keys that lead here, and from version 18 on a constraint a NOT NULL column.
@@ -77,4 +83,20 @@ def parts(schema: str | None) -> TextualSelect:
     """
     return _PARTS.bindparams(bindparam("name", Job.__tablename__), bindparam("schema", schema, Text)).columns(
         column("kind", Text), column("name", Text), column("definition", Text)
+    )
+
+
+def index_build(schema: str | None) -> Select[Any]:
+    """
+    Answer with (phase, done, total) where an index of the table is being built; with no row where none is.
+    """
+    done = case((_BUILDS.c.blocks_total > 0, _BUILDS.c.blocks_done), else_=_BUILDS.c.tuples_done)
+    total = case((_BUILDS.c.blocks_total > 0, _BUILDS.c.blocks_total), else_=_BUILDS.c.tuples_total)
+    here = func.pg_table_is_visible(_RELATION.c.oid) if schema is None else _NAMESPACE.c.nspname == schema
+    return (
+        select(_BUILDS.c.phase, done.label("done"), total.label("total"))
+        .select_from(_BUILDS)
+        .join(_RELATION, _RELATION.c.oid == _BUILDS.c.relid)
+        .join(_NAMESPACE, _NAMESPACE.c.oid == _RELATION.c.relnamespace)
+        .where(_RELATION.c.relname == Job.__tablename__, here)
     )
