@@ -7,4 +7,4 @@ from __future__ import annotations
 from sqlalchemy_brooq.cli import main
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="brooq-worker")

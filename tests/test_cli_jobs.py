@@ -18,6 +18,7 @@ from sqlalchemy_brooq.browse import RawJson
 from sqlalchemy_brooq.cli.printing import brief, cut, exact, safe, to_json, width
 from tests.catalogs import run_sql
 from tests.commands import COMMAND, Terminal, answered, brooq_worker, environment, shown
+from tests.servers import ROOT
 from tests.test_browse import put
 from tests.test_cli_migrate import execute
 
@@ -228,6 +229,16 @@ def test_thousands_of_topics_are_thousands_of_lines(engine: Engine, database_url
 
     assert len(answered("stats", url=database_url).out.splitlines()) == 3_001
     assert len(answered("jobs", "--limit", "2500", url=database_url).out.splitlines()) == 2_501
+
+
+def test_the_reference_has_every_name_in_json(engine: Engine, database_url: URL) -> None:
+    reference = (ROOT / "docs/reference/command-line.md").read_text()
+    (job_id,) = put(engine, "done")
+
+    (stats,) = parsed(database_url, "stats")
+    names = {*parsed(database_url, "show", str(job_id)), *stats, *stats["last_hour"]}
+
+    assert sorted(name for name in names if f"`{name}`" not in reference) == []
 
 
 # -- any text, any terminal

@@ -1,18 +1,24 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from io import StringIO
 from pathlib import Path
 from secrets import token_hex
 
 import psycopg
 import pytest
 from psycopg import sql
-from sqlalchemy import URL, NullPool, create_engine, inspect, text
+from sqlalchemy import URL, Engine, NullPool, create_engine, inspect, text
 
+from sqlalchemy_brooq.cli.progress import index_progress
 from sqlalchemy_brooq.demo.postgres import LocalPostgres
 from sqlalchemy_brooq.migrations.lock import LOCK_KEY
 from sqlalchemy_brooq.model import REVISION, VERSION_MARK
+from tests.catalogs import run_sql
 from tests.commands import COMMAND, Answer, brooq_worker, free_port, shown
+from tests.waiting import eventually
 
 SECRET = "S3cr%40t!%25"  # noqa: S105 - a secret to look for
 
@@ -103,6 +109,32 @@ def test_stamp_makes_a_table_of_another_chains_its_own_and_gives_it_away_again(
     assert tables(database_url) == {"job"}
 
 
+class Screen(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_an_index_that_a_migration_builds_is_shown_as_it_grows(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setattr("sqlalchemy_brooq.cli.progress.LOOK", 0.02)
+    build = "CREATE INDEX CONCURRENTLY mine ON job (created_at)"
+
+    with engine.connect() as producer, ThreadPoolExecutor(1) as pool:
+        producer.execute(text("INSERT INTO job (topic) VALUES ('t')"))
+        with index_progress(engine):
+            building = pool.submit(run_sql, engine, build)
+            eventually(lambda: "building an index (waiting for writers before build)" in screen.getvalue())
+            producer.commit()
+            building.result()
+
+
+def test_nothing_is_shown_where_nobody_looks(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    with index_progress(engine):
+        assert [thread.name for thread in threading.enumerate() if "_watch" in thread.name] == []
+    assert capsys.readouterr().err == ""
+
+
 # -- what a user can do wrong
 
 
@@ -123,7 +155,7 @@ def test_an_unknown_revision_is_wrong_usage(tmp_path: Path, server_url: URL, arg
     assert answer.error == f"'brooq9999' is no revision of this version: head, {REVISION} or base"
 
 
-@pytest.mark.parametrize("unwanted", [("--database-url", "postgresql://db/shop"), ("--stamp",)])
+@pytest.mark.parametrize("unwanted", [("--database-url", "postgresql://db/shop"), ("--stamp",), ("--schema", "queue")])
 def test_sql_that_would_need_a_database_is_wrong_usage(tmp_path: Path, unwanted: tuple[str, ...]) -> None:
     answer = brooq_worker("migrate", "--sql", *unwanted, cwd=tmp_path)
 

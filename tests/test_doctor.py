@@ -24,6 +24,8 @@ from sqlalchemy_brooq.migrations import migrate
 from tests.catalogs import run_sql
 from tests.commands import answered, brooq_worker, command_after, shown
 from tests.deaf import deaf
+from tests.pages import table
+from tests.servers import ROOT
 from tests.test_browse import put
 from tests.test_clocks import WRONG_CLOCK
 from tests.waiting import eventually
@@ -84,6 +86,12 @@ def test_the_command_says_what_is_fine_and_what_it_did_not_look_at(database_url:
     assert re.search(r"^note     topics: not looked at: give MODULE:QUEUE", answer.out, re.MULTILINE)
     assert [row["check"] for row in rows][:3] == ["database", "version", "clock"]
     assert {frozenset(row) for row in rows} == {frozenset({"check", "level", "text", "advice"})}
+
+
+def test_the_reference_has_every_check(engine: Engine) -> None:
+    checks = [f"`{one.check}`" for one in examine(Patient(engine))]
+
+    assert [row[0] for row in table(ROOT / "docs/reference/command-line.md", "check")] == checks
 
 
 def test_nothing_is_written(engine: Engine, database_url: URL) -> None:
@@ -337,7 +345,7 @@ def test_the_queues_of_a_program_are_checked_on_their_own_database(
     assert one.code == 1
     assert "problem  topics: the topic mail has no handler" in one.out
     assert (both.code, both.err) == (0, "")
-    assert "2 topics are served" in both.out
+    assert "(topics served: 2)" in both.out
 
 
 def test_leases_that_ran_out_and_were_not_taken_back(engine: Engine) -> None:

@@ -46,7 +46,7 @@ _URL: Final = click.option(
 _SCHEMA: Final = click.option(
     "--schema",
     metavar="NAME",
-    help="The schema that the table is in; by default the first of the connection's search_path that has it.",
+    help="The schema of the table; by default where the connection's search_path leads.",
 )
 
 

@@ -49,7 +49,7 @@ def _bulk_options(function: Function) -> Function:
     decorators = (
         click.argument("ids", metavar="[ID]...", nargs=-1, type=parsed_id),
         filter_options,
-        click.option("--yes", "-y", is_flag=True, help="Don't ask before changing what a filter means."),
+        click.option("--yes", "-y", is_flag=True, help="Don't ask."),
         database_options,
     )
     for decorator in reversed(decorators):

@@ -32,7 +32,7 @@ def is_served(room: Room) -> Iterator[Finding]:
         return
     waiting = [row for row in room.connection.execute(browsing.waiting(Filter())) if row.topic not in served]
     if not waiting:
-        yield _TOPICS.ok(f"all jobs that wait have a handler; {len(served)} topics are served")
+        yield _TOPICS.ok(f"all jobs that wait have a handler (topics served: {len(served)})")
         return
     for row in sorted(waiting, key=lambda row: (-row.ready, row.topic))[:NAMED]:
         yield _unserved(row)
