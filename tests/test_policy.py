@@ -165,3 +165,30 @@ def test_any_message_becomes_storable(text: str) -> None:
     stored.encode()
     assert "\x00" not in stored
     assert len(stored) <= MAX_ERROR
+
+
+@given(numbers, st.integers(min_value=0, max_value=100))
+def test_an_invalid_payload_is_the_last_failure_only_where_the_handler_says_so(attempts: int, requeues: int) -> None:
+    error = brooq.InvalidPayload("number: missing", "total: missing")
+    limit = 2**31
+
+    retried = policy.decide(attempts, requeues, Rules(max_attempts=limit), error)
+    ended = policy.decide(attempts, requeues, Rules(max_attempts=limit, on_invalid="dead"), error)
+
+    assert error.problems == ("number: missing", "total: missing")
+    assert (retried.event, ended.event) == (Event.FAILED, Event.DEAD)  # type: ignore[union-attr]
+    assert ended.error == "InvalidPayload: number: missing; total: missing"  # type: ignore[union-attr]
+    assert policy.decide(attempts, requeues, Rules(on_invalid="dead"), ValueError("no")) != ended
+
+
+@pytest.mark.parametrize(
+    "signal", [brooq.CancelJob(), brooq.PreserveAttempt(), brooq.RetryLater(timedelta(0))], ids=repr
+)
+def test_a_signal_goes_before_an_invalid_payload(signal: brooq.Signal) -> None:
+    error = brooq.InvalidPayload("number: missing")
+    error.__cause__ = signal
+
+    outcome = policy.decide(1, 0, Rules(on_invalid="dead"), error)
+
+    assert outcome is not None
+    assert outcome.event is not Event.DEAD

@@ -456,8 +456,13 @@ def test_classes_of_a_function_that_still_runs_are_found(engine: Engine, make_qu
     class Local:
         items: list[Part]
 
-    add(engine, Job("t", PAYLOAD), Job("u", PAYLOAD))
+    class Methods:
+        def handle(self, claim: brooq.Claim, order: Local) -> None:
+            called(claim, order)
+
+    add(engine, *(Job(topic, PAYLOAD) for topic in "tuv"))
     queue = make_queue(engine)
+    queue.register("v", Methods().handle)
 
     @queue.handler("t")
     def handle(claim: brooq.Claim, order: Local) -> None:
@@ -474,7 +479,7 @@ def test_classes_of_a_function_that_still_runs_are_found(engine: Engine, make_qu
     queue.start()
 
     eventually(all_settled(engine))
-    assert called.payloads == [Local([Part(1.5)])] * 2
+    assert called.payloads == [Local([Part(1.5)])] * 3
 
 
 def test_a_topic_that_is_taken_names_the_handler_itself(engine: Engine, make_queue: MakeQueue) -> None:

@@ -150,7 +150,7 @@ def parameters_of(dataclass: type) -> list[tuple[str, bool]]:
 def _unresolved(error: Exception) -> Unreadable:
     return Unreadable(
         f"its annotation can't be resolved ({type(error).__name__}: {error}):"
-        " what it names has to be there at run time, so import it outside of `if TYPE_CHECKING`"
+        " what it names has to be there by now, defined above or imported outside of `if TYPE_CHECKING`"
     )
 
 

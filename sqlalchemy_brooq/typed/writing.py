@@ -11,12 +11,15 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import lru_cache
 from operator import is_
-from typing import Any
+from types import NoneType
+from typing import Any, Final
 
 from sqlalchemy_brooq.errors import PayloadError
 from sqlalchemy_brooq.typed.annotations import parameters_of
 from sqlalchemy_brooq.typed.libraries import library_of
 from sqlalchemy_brooq.typed.scalars import SCALARS
+
+_PLAIN: Final = frozenset({str, int, float, bool, NoneType})
 
 
 def written(payload: Any) -> Any:
@@ -33,6 +36,8 @@ def _written(value: Any, leaf: Callable[[Any], Any]) -> Any:
     """
     Return *value* written; what is neither a model nor a container is up to *leaf*.
     """
+    if type(value) in _PLAIN:
+        return value
     if isinstance(value, dict):
         pairs = {leaf(key): _written(item, leaf) for key, item in value.items()}
         return value if _same(value, pairs) and _same(value.values(), pairs.values()) else pairs
