@@ -19,6 +19,7 @@ from sqlalchemy.exc import OperationalError
 
 from sqlalchemy_brooq.durations import format_duration
 from sqlalchemy_brooq.errors import BrooqError, JobNotFound
+from sqlalchemy_brooq.kinds import MAX_INTEGER
 from sqlalchemy_brooq.statements import browsing
 from sqlalchemy_brooq.statements.browsing import DOCUMENTS, PRIVATE, Filter
 from sqlalchemy_brooq.statements.watching import ready_ages, time_limit
@@ -220,7 +221,7 @@ def jobs(
         limit: How many.
         after: Only those after this one.
         private: What to tell of key, error, payload and result.
-        budget: How long the database may take for a page.
+        budget: How long the database may take for a page; zero is no limit.
 
     Raises:
         TooSlow: It took longer.
@@ -267,7 +268,7 @@ def stats(transactions: Transactions, topics: Collection[str] = (), *, budget: t
     Args:
         transactions: Where to read.
         topics: Only these; all if none is given.
-        budget: How long the database may take for each count; what takes longer is unknown.
+        budget: How long the database may take for each count; what takes longer is unknown. Zero is no limit.
     """
     found: dict[str, TopicStats] = {}
     unknown: list[str] = []
@@ -315,7 +316,7 @@ def _ask(
     """
     try:
         with transactions() as connection:
-            connection.execute(_TIME_LIMIT, {"milliseconds": max(budget // timedelta(milliseconds=1), 1)})
+            connection.execute(_TIME_LIMIT, {"milliseconds": min(budget // timedelta(milliseconds=1), MAX_INTEGER)})
             return connection.execute(statement, parameters).all()
     except OperationalError as error:
         if getattr(error.orig, "sqlstate", None) == _QUERY_CANCELED:

@@ -18,6 +18,7 @@ import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any, Final, Self
 from urllib.error import HTTPError
@@ -99,7 +100,9 @@ def answered(*arguments: str, url: URL | None = None, stdin: str = "", **variabl
     """
     inherited = dict.fromkeys(name for name in os.environ if name.startswith(("QUEUE_", "DATABASE_URL", "PG")))
     given = {"DATABASE_URL": shown(url)} if url is not None else {}
-    done = CliRunner().invoke(main, arguments, input=stdin, env={**inherited, **given, **variables})
+    # Before click 8.2, one had to ask for it to keep stderr apart.
+    apart: dict[str, Any] = {"mix_stderr": False} if "mix_stderr" in signature(CliRunner).parameters else {}
+    done = CliRunner(**apart).invoke(main, arguments, input=stdin, env={**inherited, **given, **variables})
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return Answer(done.exit_code, done.stdout, done.stderr)
 

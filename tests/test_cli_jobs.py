@@ -77,17 +77,20 @@ def test_jobs_as_json_are_an_array_whose_last_id_goes_on(engine: Engine, databas
     assert parsed(database_url, "jobs", "--after", str(job_id)) == []
 
 
-def test_nothing_to_list_is_no_failure(database_url: URL) -> None:
-    for command, said in (("jobs", "no job is like that\n"), ("stats", "there are no jobs\n")):
-        answer = answered(command, url=database_url)
-        assert (answer.code, answer.out, answer.err) == (0, "", said)
-        assert parsed(database_url, command) == []
+@pytest.mark.parametrize(("command", "said"), [("jobs", "no job is like that"), ("stats", "nothing to count: no job ")])
+def test_nothing_to_list_is_no_failure(database_url: URL, command: str, said: str) -> None:
+    answer = answered(command, url=database_url)
+
+    assert (answer.code, answer.out) == (0, "")
+    assert answer.err.startswith(said)
+    assert parsed(database_url, command) == []
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--limit", "0"), "0 is not in the range x>=1"),
+        (("--limit", "0"), "0 is not in the range 1<=x<=1000000000"),
+        (("--limit", "9" * 30), "is not in the range"),
         (("--after", "12"), "'12' is no job's id, which is a UUID"),
         (("--state", "cancelled"), "'cancelled' is not one of 'pending'"),
         (("--older-than", "30"), "'30' has a number with no unit"),
@@ -308,6 +311,24 @@ def test_a_reader_that_goes_away_is_no_traceback(engine: Engine, database_url: U
         )
         assert done.stderr == ""
         assert len(done.stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "said"),
+    [
+        ('"$@" stats > /dev/full', 1, "Error: the answer can't be written: No space left on device\n"),
+        ('"$@" jobs >&-', 0, ""),
+        ('mkdir gone && cd gone && rmdir ../gone && "$@" stats', 0, ""),
+    ],
+)
+def test_a_full_disk_a_closed_stdout_and_a_folder_that_is_gone_are_no_traceback(
+    engine: Engine, database_url: URL, tmp_path: Path, script: str, code: int, said: str
+) -> None:
+    put(engine, "pending")
+
+    answer = brooq_worker(cwd=tmp_path, command=("bash", "-c", script, "-", *COMMAND), DATABASE_URL=shown(database_url))
+
+    assert (answer.code, answer.err) == (code, said)
 
 
 def test_what_is_printed_is_measured_in_columns() -> None:

@@ -17,7 +17,7 @@ from sqlalchemy import Engine
 
 from sqlalchemy_brooq.cli.database import database_engine, database_options, duration
 from sqlalchemy_brooq.cli.endings import FAILED, explained, masked
-from sqlalchemy_brooq.cli.printing import GAP, is_terminal, print_json_array, safe, terminal_width
+from sqlalchemy_brooq.cli.printing import GAP, print_json_array, room_on_stdout, safe
 from sqlalchemy_brooq.cli.settings import load_dotenv, settings_over
 from sqlalchemy_brooq.cli.target import load_queue
 from sqlalchemy_brooq.config import Config
@@ -113,7 +113,8 @@ def _print(findings: Iterable[Finding]) -> None:
     """
     Print *findings* as they come: how bad and about what, then what to do, a step a line.
     """
-    room = max(terminal_width(), NARROWEST) if is_terminal() else None
+    terminal = room_on_stdout()
+    room = None if terminal is None else max(terminal, NARROWEST)
     margin = " " * (LEVEL_WIDTH + len(GAP))
     for finding in findings:
         click.echo(_wrapped(f"{finding.level:{LEVEL_WIDTH}}{GAP}", f"{finding.check}: {finding.text}", room))

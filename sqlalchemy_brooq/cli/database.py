@@ -71,7 +71,7 @@ def database_engine(url: str | None, schema: str | None) -> Iterator[Engine]:
     """
     Lend an engine for the database that the options, or the environment, name.
     """
-    load_dotenv(Path.cwd())
+    load_dotenv(Path())
     address = database_url(url)
     defaults = {"connect_timeout": str(CONNECT), "application_name": APPLICATION}
     given = {name: value for name, value in defaults.items() if name not in address.query}

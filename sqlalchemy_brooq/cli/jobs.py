@@ -21,18 +21,18 @@ from sqlalchemy_brooq.cli.printing import (
     brief,
     cut,
     exact,
-    is_terminal,
     moment,
     print_facts,
     print_json_array,
+    room_on_stdout,
     safe,
-    terminal_width,
     to_json,
 )
 from sqlalchemy_brooq.vocabulary import CLAIMABLE, HELD
 
 HEADER: Final = ("ID", "TOPIC", "STATE", "ATT>", "WHEN>")
 _TOPIC: Final = HEADER.index("TOPIC")
+MOST: Final = 1_000_000_000
 _FIRST: Final = 200
 """Jobs by which the widths of the columns are chosen: what comes later is printed as it comes."""
 
@@ -40,7 +40,7 @@ _FIRST: Final = 200
 @click.command("jobs", short_help="List jobs.")
 @filter_options
 @click.option(
-    "--limit", metavar="N", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many."
+    "--limit", metavar="N", type=click.IntRange(1, MOST), default=20, show_default=True, help="At most so many."
 )
 @click.option("--after", metavar="ID", type=parsed_id, help="Go on after this job, the last one of the list before.")
 @click.option(
@@ -57,7 +57,7 @@ _FIRST: Final = 200
     type=duration,
     default="10s",
     show_default=True,
-    help="Give up if the database takes longer to find them.",
+    help="Give up if the database takes longer to find them; 0: never.",
 )
 @database_options
 def jobs_command(
@@ -97,7 +97,7 @@ def _print_table(jobs: Iterator[JobView], limit: int) -> None:
     if not first:
         click.echo("no job is like that", err=True)
         return
-    room = terminal_width() if is_terminal() else None
+    room = room_on_stdout()
     table = Table(HEADER, map(_cells, first), flexible=_TOPIC, room=room)
     click.echo(table.header)
     rest = chain(first, jobs)

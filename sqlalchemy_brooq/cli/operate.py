@@ -17,7 +17,7 @@ from sqlalchemy_brooq.browse import Filter, Transactions
 from sqlalchemy_brooq.cli.database import database_options, jobs_database, parsed_id
 from sqlalchemy_brooq.cli.endings import Failed, Refused
 from sqlalchemy_brooq.cli.filters import filter_options, made_filter
-from sqlalchemy_brooq.cli.printing import counted
+from sqlalchemy_brooq.cli.printing import counted, is_terminal
 from sqlalchemy_brooq.cli.progress import progress
 from sqlalchemy_brooq.errors import JobNotFound
 from sqlalchemy_brooq.operations import CANCELABLE, Chosen, Counts, Ids, cancel_jobs, choose, replay_jobs
@@ -138,7 +138,7 @@ def _chosen(words: Wording, transactions: Transactions, ids: Iterable[UUID], wan
 def _ask(words: Wording, chosen: Chosen) -> None:
     number = counted(len(chosen.ids), "job")
     by_state = ", ".join(f"{chosen.counts[state]:,} {state}" for state in JobState if state in chosen.counts)
-    if not sys.stdin.isatty():
+    if not is_terminal(sys.stdin):
         raise Refused(
             f"this would {words.verb} {number} ({by_state}), and nobody can be asked here: nothing was changed;"
             " with --yes it goes ahead"

@@ -15,7 +15,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from secrets import token_hex
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import click
 
@@ -48,18 +48,20 @@ def speak_any_text() -> None:
             reconfigure(errors="backslashreplace")
 
 
-def is_terminal() -> bool:
+def is_terminal(stream: TextIO | None) -> bool:
     """
-    Tell whether somebody reads stdout in a terminal.
+    Tell whether there is somebody at the other end of *stream*, which is ``None`` if it was closed from the start.
     """
-    return sys.stdout.isatty()
+    return stream is not None and stream.isatty()
 
 
-def terminal_width() -> int:
+def room_on_stdout() -> int | None:
     """
-    Return the width of the terminal in columns; ``COLUMNS`` goes before what it says itself.
+    Return the width in columns of the terminal that stdout is; ``None`` if it is none.
+
+    ``COLUMNS`` goes before what the terminal says itself.
     """
-    return shutil.get_terminal_size().columns
+    return shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
 
 
 def safe(text: str) -> str:

@@ -14,6 +14,7 @@ import click
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from sqlalchemy_brooq.cli.printing import is_terminal
 from sqlalchemy_brooq.schema import translated_schema
 from sqlalchemy_brooq.statements.schema import index_build
 
@@ -27,7 +28,7 @@ def progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
     """
     Show a bar while the block runs, and lend what moves it to a number of *total*.
     """
-    if not sys.stderr.isatty():
+    if not is_terminal(sys.stderr):
         yield lambda _done: None
         return
     with click.progressbar(length=total, label=label, file=sys.stderr, show_pos=True) as bar:
@@ -42,7 +43,7 @@ def index_progress(engine: Engine) -> Iterator[None]:
     Args:
         engine: For a connection beside the one that works.
     """
-    if not sys.stderr.isatty():
+    if not is_terminal(sys.stderr):
         yield
         return
     ended = threading.Event()

@@ -126,7 +126,10 @@ def settings_over(config: Config, options: Mapping[str, str | None], flags: Mapp
 
 
 def _upwards(folder: Path) -> tuple[Path, ...]:
-    start = folder.absolute()
+    try:
+        start = folder.absolute()
+    except FileNotFoundError:  # the current folder was removed
+        return ()
     return (start, *start.parents)
 
 

@@ -14,7 +14,7 @@ from sqlalchemy_brooq import browse
 from sqlalchemy_brooq.browse import TopicStats
 from sqlalchemy_brooq.cli.database import database_options, duration, jobs_database
 from sqlalchemy_brooq.cli.filters import TOPIC
-from sqlalchemy_brooq.cli.printing import DASH, Table, brief, is_terminal, print_json_array, terminal_width
+from sqlalchemy_brooq.cli.printing import DASH, Table, brief, print_json_array, room_on_stdout
 
 HEADER: Final = ("TOPIC", "READY>", "SCHEDULED>", "IN FLIGHT>", "FAILED>", "DEAD>", "OLDEST>", "DONE/H>")
 UNKNOWN: Final = "?"
@@ -29,7 +29,7 @@ UNKNOWN: Final = "?"
     type=duration,
     default="2s",
     show_default=True,
-    help="How long the database may take for each count; what takes longer is unknown.",
+    help="How long the database may take for each count; what takes longer is unknown. 0: no limit.",
 )
 @database_options
 def stats_command(
@@ -48,10 +48,10 @@ def stats_command(
         print_json_array(map(asdict, found))
     elif found:
         rows = list(map(_cells, found))
-        table = Table(HEADER, rows, flexible=0, room=terminal_width() if is_terminal() else None)
+        table = Table(HEADER, rows, flexible=0, room=room_on_stdout())
         click.echo("\n".join([table.header, *map(table.line, rows)]))
     else:
-        click.echo("there are no jobs", err=True)
+        click.echo("nothing to count: no job waits, runs, is dead, or ended within the last hour", err=True)
 
 
 def _cells(stats: TopicStats) -> tuple[str, ...]:

@@ -39,7 +39,11 @@ def load_queue(target: str, folder: Path, *, show_traceback: bool | None = None)
         Refused: It leads to no queue.
     """
     module_name, path = _parts(target)
-    sys.path.insert(0, str(folder.absolute()))
+    try:
+        folder = folder.absolute()
+    except FileNotFoundError:
+        raise Refused("the current folder is gone: change into one that is there") from None
+    sys.path.insert(0, str(folder))
     with _program_code(target, folder, show_traceback):
         module = _imported(module_name, folder)
         found = _attribute(module, path)
