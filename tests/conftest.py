@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import compileall
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -35,23 +36,14 @@ def pytest_configure(config: pytest.Config) -> None:
         compileall.compile_dir(ROOT / "sqlalchemy_brooq", quiet=2)
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """
-    Let the slow tests begin first, so that no process of the run is left with one at the end.
-
-    Those of a module that share a fixture go to one process, or each would make the fixture for itself.
+    In a run of several processes, begin with the files of slow tests, and end with those of few: all end together.
     """
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
-    if config.pluginmanager.hasplugin("xdist"):  # whose marker it is
-        for item in items:
-            if _shares(item):
-                item.add_marker(pytest.mark.xdist_group(item.location[0]))
-
-
-def _shares(item: pytest.Item) -> bool:
-    definitions = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]  # of every test that is a function
-    return any(found[-1].scope in {"class", "module", "package"} for found in definitions.values())
+    if hasattr(config, "workerinput"):
+        tests = Counter(item.location[0] for item in items)
+        slow = {item.location[0] for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: (item.location[0] not in slow, -tests[item.location[0]]))
 
 
 @pytest.fixture

@@ -144,6 +144,7 @@ def adopted(project: Project) -> Project:
     return project
 
 
+@pytest.mark.slow
 def test_a_merged_chain_goes_on_until_the_next_revision_is_adopted(
     make_project: MakeProject, next_release: Path
 ) -> None:

@@ -155,6 +155,7 @@ def day(server_url: URL, admin: Admin, migrated: Any) -> Day:
 # -- the whole of it
 
 
+@pytest.mark.slow
 def test_the_demo_keeps_every_promise_within_a_minute_and_leaves_nothing_behind() -> None:
     with demo(*COMMAND_LINE) as running:
         running.until(KILLED_HERE)
@@ -174,6 +175,7 @@ def test_the_demo_keeps_every_promise_within_a_minute_and_leaves_nothing_behind(
         assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_the_account_fits_eighty_plain_columns_and_is_never_silent_for_long(day: Day) -> None:
     moments = [float(found[1]) for line in day.account if (found := re.match(r" *(\d+\.\d)s  ", line))]
 
@@ -183,6 +185,7 @@ def test_the_account_fits_eighty_plain_columns_and_is_never_silent_for_long(day:
     assert max(later - sooner for sooner, later in pairwise(moments)) < 10
 
 
+@pytest.mark.slow
 def test_a_broken_promise_is_marked_and_the_exit_code_is_one(day: Day) -> None:
     marked = [line.split("|")[0].strip() for line in day.account if "BROKEN" in line and "|" in line]
 
@@ -191,6 +194,7 @@ def test_a_broken_promise_is_marked_and_the_exit_code_is_one(day: Day) -> None:
     assert any("2 of" in line and "promises BROKEN" in line for line in day.account)
 
 
+@pytest.mark.slow
 def test_on_the_users_server_no_schema_is_left_and_the_users_own_queue_is_untouched(day: Day) -> None:
     assert day.schemas == []
     assert day.own_jobs == [("of.the.user", "pending", 0)]

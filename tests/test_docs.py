@@ -38,6 +38,7 @@ def asks_for_something(page: Path) -> bool:
     return any(block.is_run and block.language in ACTING for block in blocks(page))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if asks_for_something(page)], ids=name)
 def test_a_page_works_as_it_is_written(
     request: pytest.FixtureRequest, tmp_path: Path, installed: Path, page: Path

@@ -307,6 +307,7 @@ def test_a_standby_that_takes_no_writes_is_an_outage(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the children of a process")
+@pytest.mark.slow
 def test_a_primary_that_falls_silent_is_left_behind(pair: Pair, engine: Engine) -> None:
     """
     As when its machine is cut off: nothing is refused, nothing breaks, and no answer comes.

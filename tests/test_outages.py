@@ -47,6 +47,7 @@ def is_healthy(queue: brooq.Queue) -> bool:
     return health.healthy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 def test_a_worker_outlives_a_server_that_is_away_and_catches_up(
     postgres_server: LocalPostgres,
