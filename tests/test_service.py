@@ -24,12 +24,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import create_engine
 from sqlalchemy.exc import IntegrityError
 
-from sqlalchemy_brooq import service as module
+from sqlalchemy_brooq import serving as module
 from sqlalchemy_brooq.config import Config
 from sqlalchemy_brooq.errors import BrooqError
 from sqlalchemy_brooq.metrics import Kind, Metrics, Sample
 from sqlalchemy_brooq.queue import Queue
-from sqlalchemy_brooq.service import Served, ServiceError, ServiceServer, service_app
+from sqlalchemy_brooq.service import Served, service_app
+from sqlalchemy_brooq.serving import ServiceError, ServiceServer
 from sqlalchemy_brooq.worker.engine import Health
 from sqlalchemy_brooq.worker.loops import LoopHealth
 from tests.waiting import eventually

@@ -19,7 +19,8 @@ from sqlalchemy_brooq.cli.logs import FORMATS, LEVELS, log_to_stderr
 from sqlalchemy_brooq.cli.settings import load_dotenv, setting_option, settings_over
 from sqlalchemy_brooq.cli.target import load_queue
 from sqlalchemy_brooq.queue import Queue
-from sqlalchemy_brooq.service import ServiceError, ServiceServer, service_app
+from sqlalchemy_brooq.service import service_app
+from sqlalchemy_brooq.serving import ServiceError, ServiceServer
 from sqlalchemy_brooq.worker.engine import StopReport
 
 #: setting -> (its option, what the option takes)
