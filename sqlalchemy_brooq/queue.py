@@ -38,6 +38,7 @@ from sqlalchemy_brooq.worker.attempt import Handler
 from sqlalchemy_brooq.worker.connection import READ_COMMITTED, await_server
 from sqlalchemy_brooq.worker.engine import Health, Sources, StopReport, Worker
 from sqlalchemy_brooq.worker.executor import Around, in_handler_of
+from sqlalchemy_brooq.worker.forks import in_each_child
 from sqlalchemy_brooq.worker.hooks import Callback, checked
 from sqlalchemy_brooq.worker.origin import derived_engine, needs_derived
 from sqlalchemy_brooq.worker.signals import StopSignals
@@ -91,6 +92,7 @@ class Queue:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
         self._closed = False
+        in_each_child(self._forked)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "running" if self._worker else "idle"
@@ -363,7 +365,7 @@ class Queue:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    def run(self, *, ready: Callable[[], None] | None = None) -> StopReport:
+    def run(self, *, ready: Callable[[], None] | None = None, signals: StopSignals | None = None) -> StopReport:
         """
         Start, wait for SIGINT or SIGTERM, and stop; in the main thread only.
 
@@ -373,20 +375,21 @@ class Queue:
 
         Args:
             ready: Called once the worker has started.
+            signals: What counts as a signal, where that is not simply each SIGINT and SIGTERM.
         """
         # Before the signals are taken: while a silent server is waited for, they still end the process.
         await_server(self._plain_source(), check_schema)
         hung = 0
-        with StopSignals() as signals:
+        with signals or StopSignals() as heard:
             self.start()
             try:
                 if ready is not None:
                     ready()
                 worker = self._worker
-                while not hung and self._worker is worker and not signals.wait(1.0):
+                while not hung and self._worker is worker and not heard.wait(1.0):
                     hung = self._all_hung()
             finally:
-                report = self._stop_unless_hurried(signals)
+                report = self._stop_unless_hurried(heard)
         return replace(report, hung=hung)
 
     def health(self) -> Health | None:
@@ -395,6 +398,20 @@ class Queue:
         """
         worker = self._worker
         return worker.health() if worker is not None else None
+
+    def _forked(self) -> None:
+        """
+        Begin anew in a forked child: what runs, runs in the parent, and keeps its connections.
+
+        The pool of the engine is replaced, not closed, as SQLAlchemy asks of every forked child.
+        """
+        self._lifecycle = threading.Lock()
+        worker, self._worker, self._loop = self._worker, None, None
+        if worker is not None:
+            worker.leave_to_parent()
+        for engine in (self._engine, self._worker_engine, self._derived):
+            if engine is not None:
+                (engine.sync_engine if isinstance(engine, AsyncEngine) else engine).dispose(close=False)
 
     def _all_hung(self) -> int:
         """

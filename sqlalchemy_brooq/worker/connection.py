@@ -21,6 +21,7 @@ from sqlalchemy import Connection, Engine, Executable, event, func, select
 from sqlalchemy.exc import DBAPIError, IntegrityError, InvalidRequestError, OperationalError
 
 from sqlalchemy_brooq.policy import error_text
+from sqlalchemy_brooq.worker.forks import cut_off
 
 log = logging.getLogger("sqlalchemy_brooq.worker")
 
@@ -128,6 +129,13 @@ class PrivateConnection:
                 connection.invalidate()
             with contextlib.suppress(Exception):
                 connection.close()
+
+    def cut_off(self) -> None:
+        """
+        Leave the connection to the parent, in a forked child. Takes no lock: a thread of the parent may have it.
+        """
+        with contextlib.suppress(Exception):  # it may be closed, or not be made yet
+            cut_off(self._driver)
 
     def close(self) -> None:
         """

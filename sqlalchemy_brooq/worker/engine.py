@@ -27,6 +27,7 @@ from sqlalchemy_brooq.config import Config
 from sqlalchemy_brooq.errors import Shutdown
 from sqlalchemy_brooq.metrics import Metrics
 from sqlalchemy_brooq.vocabulary import Event, Notice, Outcome
+from sqlalchemy_brooq.worker import forks
 from sqlalchemy_brooq.worker.aioloop import HandlerLoop
 from sqlalchemy_brooq.worker.attempt import Handler, InFlight
 from sqlalchemy_brooq.worker.connection import PrivateConnection, Transactions, short_transaction
@@ -337,6 +338,14 @@ class Worker:
         End the grace period of a stop that is under way.
         """
         self._executor.hurry()
+
+    def leave_to_parent(self) -> None:
+        """
+        Let go of everything in a forked child, where no thread of the worker runs, and leave it to the parent.
+        """
+        forks.keep(self)
+        for connection in self._connections:
+            connection.cut_off()
 
     def _requeue_waiting(self) -> None:
         """

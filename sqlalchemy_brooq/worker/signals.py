@@ -23,12 +23,17 @@ class StopSignals:
 
     A pipe carries them to whoever waits: a lock could be held by the very code that the signal interrupted.
 
+    Args:
+        once: Any number of signals counts as one, and only `hurry` as a second. For a worker with a supervisor: what
+            is sent to both of them, by systemd say, it would otherwise get twice.
+
     Raises:
         LifecycleError: Entered outside the main thread, where Python takes no signals.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, once: bool = False) -> None:
         self.count = 0
+        self._once = once
         self._old: dict[signal.Signals, Any] = {}
         self._ends: tuple[int, int] | None = None
 
@@ -60,8 +65,17 @@ class StopSignals:
                 os.read(self._ends[0], 64)
         return self.count > 0
 
+    def hurry(self) -> None:
+        """
+        Count as a second signal; callable from any thread.
+        """
+        self._count(2)
+
     def _note(self, _number: int, _frame: FrameType | None) -> None:
-        self.count += 1
+        self._count(1 if self._once else self.count + 1)
+
+    def _count(self, count: int) -> None:
+        self.count = max(self.count, count)
         if self._ends is not None:
             with contextlib.suppress(BlockingIOError):
                 os.write(self._ends[1], b"!")
