@@ -7,6 +7,7 @@ Knows nothing of SQL, threads or HTTP.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 import threading
@@ -18,7 +19,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Summary
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from sqlalchemy_brooq.vocabulary import TERMINAL, JobState, Label
@@ -124,6 +125,7 @@ class Board:
         self._guard = threading.Lock()
         # Weak: a queue that was dropped takes its samples with it.
         self._watches: WeakSet[Watch] = WeakSet()
+        self._here = threading.local()
 
     def add(self, watch: Watch) -> None:
         """
@@ -139,6 +141,23 @@ class Board:
         return _sampled_gauges()
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
+        """
+        Return the gauges, for a scrape.
+        """
+        return () if getattr(self._here, "passed_by", False) else self.gauges()
+
+    @contextlib.contextmanager
+    def passed_by(self) -> Iterator[None]:
+        """
+        Let what this thread collects go without the gauges.
+        """
+        self._here.passed_by = True
+        try:
+            yield
+        finally:
+            self._here.passed_by = False
+
+    def gauges(self) -> Iterable[GaugeMetricFamily]:
         """
         Return the gauges as they were sampled last, and let the samplers know that somebody looked.
         """
@@ -218,6 +237,19 @@ class Metrics:
                 self._settled[topic, label]
             for reason in REASONS:
                 self._requeued[topic, reason]
+
+    def sampled(self) -> Iterable[GaugeMetricFamily]:
+        """
+        Return the gauges about the whole table alone; for the samplers that is a scrape.
+        """
+        return self._families.board.gauges()
+
+    def counted(self) -> list[Metric]:
+        """
+        Return all that the registry collects but these gauges; no sampler takes it for a scrape.
+        """
+        with self._families.board.passed_by():
+            return list(self.registry.collect())
 
     def claimed(self, topic: str, count: int) -> None:
         """

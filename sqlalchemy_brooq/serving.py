@@ -190,6 +190,14 @@ class ServiceServer:
         host, port = self._server.server_address[:2]
         return str(host), int(port)
 
+    @property
+    def url(self) -> str:
+        """
+        The address as a URL, without a path.
+        """
+        host, port = self.address
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
     def start(self) -> None:
         """
         Begin to answer.

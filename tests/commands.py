@@ -7,6 +7,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import select
 import signal
 import socket
@@ -212,7 +213,7 @@ class RunningWorker:
         """
         Wait for the line that tells that it works, and return it.
         """
-        eventually(lambda: self._announced() or self.process.poll() is not None, message="it never started")
+        eventually(lambda: self._announced() or self.process.poll() is not None, 30.0, "it never started")
         assert self.process.poll() is None, self.err
         (line,) = self._announced()
         return line
@@ -220,7 +221,7 @@ class RunningWorker:
     def _announced(self) -> list[str]:
         # A handler may print before, and the last line may be half there.
         whole, _, _ = self.out.rpartition("\n")
-        return [line for line in whole.splitlines() if line.startswith("worker ")]
+        return [line for line in whole.splitlines() if re.match(r"(worker \S+ serves|\d+ processes serve) ", line)]
 
     def url(self, path: str) -> str:
         """

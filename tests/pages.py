@@ -225,8 +225,7 @@ class Reader:
         self._end_worker()
         worker = RunningWorker(*arguments, cwd=self._folder, DATABASE_URL=self._url, PYTHONPATH=self._python_path)
         self._worker = self._stack.enter_context(worker)
-        eventually(lambda: " serves " in worker.out or worker.process.poll() is not None, message=worker.err)
-        assert worker.process.poll() is None, worker.err
+        worker.announcement()
 
     def _end_worker(self) -> None:
         if self._worker is not None:

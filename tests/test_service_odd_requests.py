@@ -13,7 +13,8 @@ from collections.abc import Iterator
 import pytest
 
 from sqlalchemy_brooq.config import Config
-from sqlalchemy_brooq.service import ServiceServer, service_app
+from sqlalchemy_brooq.service import service_app
+from sqlalchemy_brooq.serving import ServiceServer
 from tests.test_service import StandIn, get
 
 TOKEN = "s3cret"  # noqa: S105 - to be guessed

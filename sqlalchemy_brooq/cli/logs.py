@@ -22,7 +22,7 @@ from sqlalchemy_brooq.worker.journal import safe_traceback
 LEVELS: Final = ("debug", "info", "warning", "error")
 FORMATS: Final = ("text", "json")
 
-_TEXT: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+TEXT: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 _OWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """What any record has; whatever else it has was given as ``extra``."""
 
@@ -35,7 +35,7 @@ class TextFormatter(logging.Formatter):
     """
 
     def __init__(self) -> None:
-        super().__init__(_TEXT)
+        super().__init__(TEXT)
 
     def format(self, record: logging.LogRecord) -> str:
         """

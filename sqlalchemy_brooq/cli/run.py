@@ -16,8 +16,10 @@ import click
 
 from sqlalchemy_brooq.cli.endings import Failed, Refused, explained
 from sqlalchemy_brooq.cli.logs import FORMATS, LEVELS, log_to_stderr
+from sqlalchemy_brooq.cli.processes import OPTION, Supervision, supervise
 from sqlalchemy_brooq.cli.settings import load_dotenv, setting_option, settings_over
 from sqlalchemy_brooq.cli.target import load_queue
+from sqlalchemy_brooq.errors import SchemaMismatch
 from sqlalchemy_brooq.queue import Queue
 from sqlalchemy_brooq.service import service_app
 from sqlalchemy_brooq.serving import ServiceError, ServiceServer
@@ -66,9 +68,22 @@ def setting_options(function: Function) -> Function:
     help="How a line of the log is written: text by default, or as the program has configured it; json is one object"
     " a line.",
 )
+@click.option(
+    OPTION,
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Worker processes; several run under a supervisor, which starts them again.",
+)
 @setting_options
 def run_command(
-    target: str, app_dir: Path, log_level: str | None, log_format: str | None, **options: str | None
+    target: str,
+    app_dir: Path,
+    log_level: str | None,
+    log_format: str | None,
+    processes: int,
+    **options: str | None,
 ) -> None:
     """
     Run jobs with the handlers of MODULE:QUEUE until SIGINT or SIGTERM.
@@ -81,7 +96,12 @@ def run_command(
     The first signal ends claiming, and gives running handlers --shutdown-grace to finish; the second one ends that
     wait. The exit code is 0 if nothing was left behind, and 1 if a handler ignored the end, if an outcome could not be
     written, or if every slot was taken by a handler that hangs.
+
+    With --processes the signals are passed on, and SIGHUP replaces the processes one after the other.
     """
+    supervision = Supervision.found()
+    if supervision is None and processes > 1:
+        supervise(processes, log_level, log_format)
     load_dotenv(app_dir)
     queue = load_queue(target, app_dir, show_traceback=log_level == "debug")
     log_to_stderr(log_level, log_format)
@@ -90,10 +110,27 @@ def run_command(
     if not queue.topics:
         raise Refused(f"{target} has no handlers: import the modules that register them where the queue is made")
     _set_aside_what_stays()
-    with _service(queue) as address, contextlib.closing(queue), explained():
-        report = queue.run(ready=lambda: _announce(queue, address))
+    report = _run(queue) if supervision is None else _run_supervised(queue, supervision)
     if not report.clean:
         raise Failed(*_left_behind(report))
+
+
+def _run(queue: Queue) -> StopReport:
+    with _service(queue) as address, contextlib.closing(queue), explained():
+        return queue.run(ready=lambda: _announce(queue, address))
+
+
+def _run_supervised(queue: Queue, supervision: Supervision) -> StopReport:
+    """
+    Run as one of many: the supervisor serves for all of them, and announces them.
+    """
+    supervision.await_go(queue)
+    with supervision.counting(), contextlib.closing(queue), explained():
+        try:
+            return queue.run(ready=lambda: supervision.ready(queue), signals=supervision.signals)
+        except SchemaMismatch:
+            supervision.final()
+            raise
 
 
 def _set_aside_what_stays() -> None:
@@ -120,8 +157,7 @@ def _service(queue: Queue) -> Iterator[str | None]:
     except ServiceError as error:
         raise Refused(str(error)) from None
     with server:
-        host, port = server.address
-        yield f"http://[{host}]:{port}/healthz" if ":" in host else f"http://{host}:{port}/healthz"
+        yield f"{server.url}/healthz"
 
 
 def _announce(queue: Queue, address: str | None) -> None:
