@@ -407,3 +407,20 @@ def test_processes_that_share_a_folder_show_their_totals_and_the_table_once(
         one.end()
         assert "brooq_workers 2.0" in get(two.url("/metrics"))[1]
         two.end()
+
+
+def test_what_was_counted_and_what_was_sampled_can_be_asked_for_apart() -> None:
+    metrics = Metrics(CollectorRegistry())
+    metrics.watch.show(Kind.READY_AGES, Sample("db", {("t",): 2.5}))
+    metrics.claimed("t", 3)
+    scrapes: list[None] = []
+    metrics.watch.on_scrape = lambda: scrapes.append(None)
+
+    counted = {family.name for family in metrics.counted()}
+    sampled = {family.name for family in metrics.sampled()}
+
+    assert "brooq_claimed" in counted
+    assert sampled == {"brooq_jobs", "brooq_ready_oldest_age_seconds"}
+    assert not counted & sampled
+    assert len(scrapes) == 1
+    assert metrics.registry.get_sample_value("brooq_ready_oldest_age_seconds", {"topic": "t"}) == 2.5

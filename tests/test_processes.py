@@ -250,6 +250,17 @@ def test_sighup_brings_in_a_new_edition_without_a_moment_of_bad_health(shop: Pat
         assert worker.end() == 0
 
 
+def test_the_supervisors_lines_have_the_form_that_was_asked_for(shop: Path, engine: Engine) -> None:
+    with running(shop, engine, "--log-format", "json") as worker:
+        worker.announcement()
+        assert worker.end() == 0
+
+        lines = [json.loads(line) for line in worker.err.splitlines()]
+        said = {(line["logger"], line["level"], line["message"]) for line in lines}
+        assert ("sqlalchemy_brooq.supervisor", "INFO", "2 processes are to stop") in said
+        assert all(line["time"].endswith("+00:00") for line in lines)
+
+
 def test_a_rolling_restart_into_a_broken_program_changes_nothing(shop: Path, engine: Engine) -> None:
     with running(shop, engine) as worker:
         worker.announcement()
