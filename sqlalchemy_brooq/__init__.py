@@ -7,7 +7,7 @@ database, reads no environment, starts nothing and imports no driver.
 
 from __future__ import annotations
 
-from sqlalchemy_brooq import migrations
+from sqlalchemy_brooq import migrations, tracing
 from sqlalchemy_brooq.aio import acancel, aenqueue, aenqueue_many, areplay
 from sqlalchemy_brooq.claim import Claim
 from sqlalchemy_brooq.config import Config, HandlerOptions
@@ -88,4 +88,5 @@ __all__ = [
     "migrations",
     "replay",
     "service_app",
+    "tracing",
 ]

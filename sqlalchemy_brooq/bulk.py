@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError, PendingRollbackError
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
 
-from sqlalchemy_brooq import intake, unit_of_work
+from sqlalchemy_brooq import intake, tracing, unit_of_work
 from sqlalchemy_brooq.book import connection_of
 from sqlalchemy_brooq.commits import Tally
 from sqlalchemy_brooq.intake import Draft
@@ -59,6 +59,8 @@ def write_one(connection: Connection, job: Job) -> tuple[Enqueued, Tally]:
     if instance_state(job).key is not None:
         (answer,), tally = write(connection, [job])
         return answer, tally
+    if tracing.active is not None:
+        tracing.active.stamp(job)
     draft = intake.draft(job, _serializer(connection))
     written = intake.write(connection, [draft])[draft.id]
     # Past the instrumentation: an object without a row has nothing to track.
@@ -127,6 +129,8 @@ class _Slice:
         if not self._is_loose(job):
             self._added.append(job)
         elif job not in self._drafts:
+            if tracing.active is not None:
+                tracing.active.stamp(job)
             draft = self._drafts[job] = intake.draft(job, self._serializer)
             self._size += len(draft.payload)
 

@@ -30,6 +30,7 @@ class Claim:
         "_callbacks",
         "_cause",
         "_chained",
+        "_meta",
         "_until",
         "_waker",
         "_worker",
@@ -64,6 +65,8 @@ class Claim:
     _waker: threading.Event | None
     _chained: tuple[Job, ...] | None
     _callbacks: tuple[Callable[[Any], Any], ...] | None
+    _meta: str
+    """Only where the row has one: see `annotate`."""
 
     def __init__(
         self,
@@ -191,6 +194,21 @@ def renewed(claim: Claim, until: datetime) -> None:
     Note that the lease of *claim* was renewed.
     """
     object.__setattr__(claim, "_until", until)
+
+
+def annotate(claim: Claim, meta: str) -> None:
+    """
+    Note what the row of *claim* has as ``meta``, which is JSON text that nobody has looked at.
+    """
+    object.__setattr__(claim, "_meta", meta)
+
+
+def meta_of(claim: Claim) -> str | None:
+    """
+    Return what the row of *claim* has as ``meta``, as JSON text that nobody has looked at.
+    """
+    found: str | None = getattr(claim, "_meta", None)
+    return found
 
 
 def chained(claim: Claim) -> tuple[Job, ...]:

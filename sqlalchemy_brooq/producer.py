@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Dialect
 from sqlalchemy.engine.interfaces import IsolationLevel
 from sqlalchemy.orm import Session, scoped_session
 
-from sqlalchemy_brooq import bulk, commits, unit_of_work
+from sqlalchemy_brooq import bulk, commits, tracing, unit_of_work
 from sqlalchemy_brooq.commits import EnqueuedNote, Tally, subscribe
 from sqlalchemy_brooq.durations import shown
 from sqlalchemy_brooq.errors import BrooqError, InvalidJob, JobNotFound
@@ -157,7 +157,11 @@ def replay(session: SessionLike, job_id: UUID | str) -> Enqueued:
     target = _target("replay", session)
     job_id = _checked_id(job_id)
     connection = bulk.connect(target)
+<<<<<<< HEAD
     key, meta = f"{REPLAY_KEY}{job_id}", json.dumps({"replays": str(job_id)})
+=======
+    key, meta = f"replay:{job_id}", json.dumps(_noted({"replays": str(job_id)}))
+>>>>>>> a45d4c5 (OpenTelemetry, as an extra: a job remembers the span that enqueued it, and its attempts link to that)
     for _ in range(_ROUNDS):
         new = new_id()
         topic = connection.execute(replay_job(), {"job_id": job_id, "id": new, "key": key, "meta": meta}).scalar()
@@ -197,6 +201,10 @@ def _checked_id(job_id: UUID | str) -> UUID:
         return UUID(job_id)
     except (ValueError, AttributeError, TypeError):
         raise InvalidJob(f"job id {shown(job_id)} is refused: a UUID, or its text") from None
+
+
+def _noted(meta: dict[str, Any]) -> dict[str, Any]:
+    return meta if tracing.active is None else tracing.active.noted(meta)
 
 
 def _many(target: Session | Connection, jobs: Iterable[Job]) -> list[Enqueued]:

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.orm.attributes import flag_dirty, instance_state
 
-from sqlalchemy_brooq import adoption, commits, intake, payload
+from sqlalchemy_brooq import adoption, commits, intake, payload, tracing
 from sqlalchemy_brooq.book import Book, Stage, book_of, connection_of, existing_book, is_flushing, is_pending
 from sqlalchemy_brooq.commits import Tally
 from sqlalchemy_brooq.errors import InvalidJob, PayloadError
@@ -48,6 +48,8 @@ def enqueue(session: Session, job: Job) -> Enqueued:
         _drafts(session, [job])
         session.add(job)
         return Enqueued(job.id, created=fresh)
+    if fresh and tracing.active is not None:
+        tracing.active.stamp(job)
     before = book_of(session).waiting(session) if session.autoflush else []
     _write(session, [*before, job])
     return Enqueued(job.id, created=bool(job.created))
@@ -194,6 +196,8 @@ def _on_added(session: Session, instance: object) -> None:
     """
     if not isinstance(instance, Job):
         return
+    if tracing.active is not None:
+        tracing.active.stamp(instance)
     book = book_of(session)
     if not book.watching and not is_flushing(session):
         # On the session itself, since those are called after those on the class: the consumer's own listeners

@@ -85,7 +85,7 @@ def _readable(moment: ColumnElement[datetime]) -> ColumnElement[datetime]:
     return func.greatest(func.least(moment, last), first).label(moment.key)
 
 
-#: What a claim fetches. The payload comes as text, so that one that can't be decoded spoils only its own attempt.
+#: What a claim fetches. The documents come as text, so that one that can't be decoded spoils at most its own attempt.
 CLAIMED: Final = (
     JOB.c.id,
     JOB.c.topic,
@@ -97,6 +97,7 @@ CLAIMED: Final = (
     _readable(JOB.c.available_at),
     JOB.c.claimed_at,
     JOB.c.locked_until,
+    cast(JOB.c.meta, Text).label("meta"),
 )
 
 

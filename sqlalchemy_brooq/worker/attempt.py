@@ -14,13 +14,16 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, auto
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from sqlalchemy_brooq.claim import Claim, interrupt
 from sqlalchemy_brooq.config import ResolvedOptions
 from sqlalchemy_brooq.errors import Interruption
 from sqlalchemy_brooq.vocabulary import JobState, Outcome
+
+if TYPE_CHECKING:  # it imports OpenTelemetry
+    from sqlalchemy_brooq.spans import JobSpan
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class Attempt:
         "outcome",
         "refusals",
         "settling_since",
+        "span",
         "stage",
         "started_at",
         "stop",
@@ -103,6 +107,8 @@ class Attempt:
         self.settling_since = 0.0
         self.break_off: Callable[[], object] | None = None
         """How to end a settling transaction of its own that a frozen server holds up."""
+        self.span: JobSpan | None = None
+        """Where the attempt is traced."""
         self._concluded = False
 
     @property

@@ -224,9 +224,12 @@ class Effects:
         if sealing.written and sealing.outcome is not None:
             self._in_flight.remove([attempt])
             self._journal.settled(attempt.claim, sealing.outcome)
+            attempt.outcome = sealing.outcome
         elif sealing.outcome is not None:
             # Lost, as a rule; then the fence refuses this too. But the handler itself may have changed the row, in
             # the transaction that is now rolled back: then the job is still ours, and nobody else would record it.
+            if attempt.span is not None:
+                attempt.span.end(None)
             self._fail(attempt, TransactionMisused(TOUCHED))
 
     def _prepare(self, attempt: Attempt, loan: Loan) -> None:
@@ -284,7 +287,10 @@ class Effects:
         """
         Record that the settling transaction failed. If it committed all the same, the fence refuses this.
         """
-        self._journal.raised(attempt.claim, safe_traceback(error))
+        trace = safe_traceback(error)
+        if attempt.span is not None:
+            attempt.span.trace = trace
+        self._journal.raised(attempt.claim, trace)
         self._fail(attempt, error)
 
     def _fail(self, attempt: Attempt, error: BaseException) -> None:

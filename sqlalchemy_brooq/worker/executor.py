@@ -20,7 +20,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any, Final
 
-from sqlalchemy_brooq import logs, policy
+from sqlalchemy_brooq import logs, policy, tracing
 from sqlalchemy_brooq.claim import Claim, callbacks, chained
 from sqlalchemy_brooq.errors import Interruption, RetryLater, Shutdown, Signal, find_in
 from sqlalchemy_brooq.vocabulary import SUCCESS, Event, Outcome
@@ -293,7 +293,7 @@ class Executor:
         return ready[0]
 
     def _attempt_plain(self, attempt: Attempt) -> None:
-        logs.enter(attempt.claim)
+        _enter(attempt)
         text: str | Ending | None = Ending.CUT_OFF
         try:
             if self._around is None:
@@ -305,6 +305,8 @@ class Executor:
             self._failed(attempt, error)
         else:
             self._succeeded(attempt, text)
+        finally:
+            _leave(attempt)
 
     def _work_plain(self, attempt: Attempt) -> str | Ending | None:
         """
@@ -339,7 +341,7 @@ class Executor:
                 _stop_task(attempt, cause)
 
     async def _run_async(self, attempt: Attempt) -> None:
-        logs.enter(attempt.claim)
+        _enter(attempt)
         text: str | Ending | None = Ending.CUT_OFF
         try:
             if self._around is None:
@@ -353,6 +355,7 @@ class Executor:
             self._succeeded(attempt, text)
         finally:
             attempt.task = None
+            _leave(attempt)
             self._begin(self._release(attempt))
 
     async def _work_async(self, attempt: Attempt) -> str | Ending | None:
@@ -391,6 +394,8 @@ class Executor:
         outcome = policy.decide(claim.attempt, claim.requeues, options, error, claim.cause)
         expected = find_in(error, Signal) or (claim.cause and policy.ended_by_interruption(error))
         trace = None if expected else safe_traceback(error)
+        if attempt.span is not None:
+            attempt.span.trace = trace
         if attempt.conclude():
             # Before anything is logged: a consumer's log handler may raise.
             self._decided(attempt, outcome)
@@ -409,6 +414,20 @@ class Executor:
         else:
             attempt.outcome = outcome
             self._settle(attempt)
+
+
+def _enter(attempt: Attempt) -> None:
+    """
+    Let the log lines and the spans of this context, which is the attempt's own, be about its job.
+    """
+    logs.enter(attempt.claim)
+    if tracing.active is not None:
+        attempt.span = tracing.active.begin(attempt.claim)
+
+
+def _leave(attempt: Attempt) -> None:
+    if attempt.span is not None:
+        attempt.span.end(attempt.outcome)
 
 
 def _stop_task(attempt: Attempt, _: Interruption) -> None:

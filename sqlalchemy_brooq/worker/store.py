@@ -15,7 +15,7 @@ from uuid import UUID
 
 from sqlalchemy.exc import DataError, IntegrityError
 
-from sqlalchemy_brooq.claim import Claim
+from sqlalchemy_brooq.claim import Claim, annotate
 from sqlalchemy_brooq.policy import error_text
 from sqlalchemy_brooq.statements import exchange, upkeep
 from sqlalchemy_brooq.vocabulary import PRIORITIES, SUCCESS, JobState
@@ -131,15 +131,17 @@ class PumpStore:
         claims: list[Claim] = []
         broken: dict[Claim, Exception] = {}
         decode, worker = self._decode, self._worker
-        for id_, topic, text, attempt, requeues, priority, created_at, available_at, claimed_at, until, *_ in rows:
+        for id_, topic, text, attempt, requeues, priority, created, available, claimed_at, until, meta, *_ in rows:
             payload, error = None, None
             try:
                 payload = decode(text)
             except Exception as caught:  # noqa: BLE001 - the decoder may be the consumer's
                 error = caught
             claim = Claim(
-                id_, topic, payload, attempt, requeues, priority, created_at, available_at, claimed_at, worker, until
+                id_, topic, payload, attempt, requeues, priority, created, available, claimed_at, worker, until
             )
+            if meta is not None:
+                annotate(claim, meta)
             claims.append(claim)
             if error is not None:
                 broken[claim] = error
