@@ -89,7 +89,7 @@ def test_nothing_to_list_is_no_failure(database_url: URL, command: str, said: st
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--limit", "0"), "0 is not in the range 1<=x<=1000000000"),
+        (("--limit", "0"), "0 is not in the range 1<=x<=1000000"),
         (("--limit", "9" * 30), "is not in the range"),
         (("--after", "12"), "'12' is no job's id, which is a UUID"),
         (("--state", "cancelled"), "'cancelled' is not one of 'pending'"),

@@ -32,7 +32,7 @@ from sqlalchemy_brooq.vocabulary import CLAIMABLE, HELD
 
 HEADER: Final = ("ID", "TOPIC", "STATE", "ATT>", "WHEN>")
 _TOPIC: Final = HEADER.index("TOPIC")
-MOST: Final = 1_000_000_000
+MOST: Final = 1_000_000
 _FIRST: Final = 200
 """Jobs by which the widths of the columns are chosen: what comes later is printed as it comes."""
 
