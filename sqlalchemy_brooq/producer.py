@@ -157,11 +157,7 @@ def replay(session: SessionLike, job_id: UUID | str) -> Enqueued:
     target = _target("replay", session)
     job_id = _checked_id(job_id)
     connection = bulk.connect(target)
-<<<<<<< HEAD
-    key, meta = f"{REPLAY_KEY}{job_id}", json.dumps({"replays": str(job_id)})
-=======
-    key, meta = f"replay:{job_id}", json.dumps(_noted({"replays": str(job_id)}))
->>>>>>> a45d4c5 (OpenTelemetry, as an extra: a job remembers the span that enqueued it, and its attempts link to that)
+    key, meta = f"{REPLAY_KEY}{job_id}", json.dumps(_noted({"replays": str(job_id)}))
     for _ in range(_ROUNDS):
         new = new_id()
         topic = connection.execute(replay_job(), {"job_id": job_id, "id": new, "key": key, "meta": meta}).scalar()
