@@ -19,7 +19,7 @@ from sqlalchemy_brooq.browse import Filter
 from sqlalchemy_brooq.operations import CANCELABLE, Counts, Ids, cancel_jobs, choose, replay_jobs
 from sqlalchemy_brooq.vocabulary import CLAIMABLE, Enqueued, JobState
 from tests.queues import MakeQueue, all_settled, states
-from tests.recording import listening
+from tests.recording import listening, noted
 from tests.test_browse import in_short, put
 from tests.waiting import eventually, row
 
@@ -232,6 +232,16 @@ def test_workers_are_woken_by_a_replay(engine: Engine, database_url: URL) -> Non
         replay(engine, ids)
 
         assert sorted(heard()) == ["other", "t"]
+
+
+def test_queues_of_this_process_are_told_as_by_a_producer(engine: Engine) -> None:
+    dead, running = put(engine, "dead", count=3), put(engine, "processing")
+
+    with noted() as notes:
+        replay(engine, dead)
+        cancel(engine, running)
+
+    assert [(dict(note.counts), set(note.holders)) for note in notes] == [({("t", True): 3}, set()), ({}, {"w1"})]
 
 
 def test_two_replays_of_the_same_jobs_make_each_once(engine: Engine, small_slices: None) -> None:
