@@ -494,7 +494,7 @@ class Queue:
         if isinstance(self._engine, Engine) and not needs_derived(self._engine):
             return self._engine
         if self._derived is None:
-            self._derived = derived_engine(self._engine)
+            self._derived = derived_engine(self._engine, plain=self.config.wakeup == "poll")
         return self._derived
 
     def _sessions(self) -> Callable[[], Session]:

@@ -58,7 +58,8 @@ class PrivateConnection:
     def __init__(self, engine: Engine, *, plain: bool = False, generic: bool = False) -> None:
         self._engine = engine
         self._plain = plain
-        self._generic = generic and not plain
+        self._generic = generic
+        self._outdated = False
         self._turn = threading.Lock()
         self._pool = engine.pool.recreate()
         self._connection: Connection | None = None
@@ -118,6 +119,12 @@ class PrivateConnection:
             self._due = None
             return break_off(self._driver)
 
+    def become_plain(self) -> None:
+        """
+        Use nothing of the session's state from the next call on; callable from any thread.
+        """
+        self._outdated, self._plain = not self._plain, True
+
     def drop(self) -> None:
         """
         Throw the connection away; the next call makes a new one.
@@ -152,6 +159,9 @@ class PrivateConnection:
         with self._turn:
             with self._guard:
                 self._due = time.monotonic() + limit
+            if self._outdated:
+                self._outdated = False
+                self.drop()
             try:
                 yield self._connection or self._connect()
             except IntegrityError:
@@ -192,7 +202,7 @@ class PrivateConnection:
         connection = connection.execution_options(isolation_level=READ_COMMITTED)
         with connection.begin():
             default = connection.scalar(select(func.current_setting("default_transaction_isolation")))
-            if self._generic:
+            if self._generic and not self._plain:
                 connection.execute(select(func.set_config("plan_cache_mode", "force_generic_plan", False)))
         self._autocommit = default == READ_COMMITTED.lower() and not self._plain
         if self._autocommit:

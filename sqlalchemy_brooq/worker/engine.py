@@ -26,6 +26,7 @@ from sqlalchemy_brooq import schema
 from sqlalchemy_brooq.config import Config
 from sqlalchemy_brooq.errors import Shutdown
 from sqlalchemy_brooq.metrics import Metrics
+from sqlalchemy_brooq.statements.producing import notify
 from sqlalchemy_brooq.vocabulary import Event, Notice, Outcome
 from sqlalchemy_brooq.worker import forks
 from sqlalchemy_brooq.worker.aioloop import HandlerLoop
@@ -252,7 +253,15 @@ class Worker:
         by_name = {loop.name: loop for loop in loops}
         self._sampler.wake = by_name["sampler"].wake
         if config.wakeup == "listen" and self._handlers:
-            listener = Listener(self._ear, self._handlers, self.name, self.hint, by_name["heartbeat"].wake)
+            listener = Listener(
+                self._ear,
+                self._notify,
+                self._handlers,
+                self.name,
+                self.hint,
+                by_name["heartbeat"].wake,
+                self._share_sessions,
+            )
             by_name["listener"] = Loop("listener", listener.round, period=WAIT, recover=listener.recover)
         return by_name
 
@@ -300,6 +309,17 @@ class Worker:
         """
         self._crew.demand.hint()
         self._crew.traffic.ring()
+
+    def _notify(self, payload: str) -> None:
+        with self._reaping() as connection:
+            connection.execute(notify(), {"wakeups": [payload]})
+
+    def _share_sessions(self) -> None:
+        """
+        Use nothing of a session's state any more: it turned out to be other clients' as well.
+        """
+        for connection in self._connections:
+            connection.become_plain()
 
     def look_at_leases(self) -> None:
         """

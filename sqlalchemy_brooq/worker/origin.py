@@ -21,17 +21,23 @@ def needs_derived(engine: Engine) -> bool:
     return engine.dialect.driver != DRIVER
 
 
-def derived_engine(engine: Engine | AsyncEngine) -> Engine:
+def derived_engine(engine: Engine | AsyncEngine, *, plain: bool = False) -> Engine:
     """
     Return a plain psycopg engine for the same database, made from the URL alone.
 
     ``connect_args``, listeners and the pool's settings of *engine* can't be carried over.
+
+    Args:
+        engine: Whose database.
+        plain: Use nothing of the session's state, as behind a transaction pooler.
     """
     source = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
     options: dict[str, Any] = {
         "json_serializer": getattr(source.dialect, "_json_serializer", None),
         "json_deserializer": getattr(source.dialect, "_json_deserializer", None),
     }
+    if plain:
+        options["connect_args"] = {"prepare_threshold": None}
     derived = create_engine(source.url.set(drivername=f"postgresql+{DRIVER}"), **options)
     carried = {name: value for name, value in source.get_execution_options().items() if name in CARRIED}
     return derived.execution_options(**carried) if carried else derived

@@ -31,25 +31,31 @@ class Listener:
 
     Args:
         connection: The connection; its driver is psycopg.
+        notify: Notifies, by another connection.
         topics: Wake for these.
         worker: Wake the heartbeat for a cancel that names this worker.
         on_jobs: Called when there may be ready jobs.
         on_cancel: Called when one of this worker's jobs was canceled.
+        on_deaf: Called when nothing arrives: there is a pooler in between, which shares its sessions among clients.
     """
 
     def __init__(
         self,
         connection: PrivateConnection,
+        notify: Callable[[str], None],
         topics: Collection[str],
         worker: str,
         on_jobs: Callable[[], None],
         on_cancel: Callable[[], None],
+        on_deaf: Callable[[], None],
     ) -> None:
         self._connection = connection
+        self._notify = notify
         self._topics = frozenset(topics)
         self._canceled = f"cancel:{worker}"
         self._on_jobs = on_jobs
         self._on_cancel = on_cancel
+        self._on_deaf = on_deaf
         self._listening = False
         self._deaf = False
         self._heard_from = 0.0
@@ -81,12 +87,14 @@ class Listener:
     def _listen(self) -> None:
         """
         Connect and listen; behind a transaction pooler LISTEN succeeds and nothing ever arrives, so try it out.
+
+        By another connection: what a session notifies itself of comes with the answer, also through a pooler.
         """
         echo = f"echo:{secrets.token_hex(8)}"
         with self._connection.driver(limit=ECHO + LIMIT) as driver:
             driver.autocommit = True
             driver.execute(f"LISTEN {CHANNEL}")  # Core has no construct for it
-            driver.execute("SELECT pg_notify(%s, %s)", (CHANNEL, echo))
+            self._notify(echo)
             self._listening = self._hears(driver, echo)
         if self._listening:
             self._heard_from = time.monotonic()
@@ -95,6 +103,7 @@ class Listener:
             return
         self._deaf = True
         self.recover()
+        self._on_deaf()
         log.warning(
             "LISTEN receives nothing here (a transaction pooler?): polling instead. "
             "QUEUE_WAKEUP=poll says so for good, and uses nothing of a session's state"
