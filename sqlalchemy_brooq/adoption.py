@@ -56,6 +56,10 @@ def restore(job: Job, saved: dict[str, Any]) -> None:
     for name in _OURS & job.__dict__.keys():
         del job.__dict__[name]
     job.__dict__.update(saved)
+    for relationship in instance_state(job).mapper.relationships:
+        if relationship.uselist and saved.get(relationship.key) is not None:
+            # The rollback has expired it; it is the object's again.
+            collection_adapter(saved[relationship.key]).invalidated = False
 
 
 def become(session: Session, job: Job, answer: Answer) -> None:
@@ -107,12 +111,25 @@ def _enter(session: Session, job: Job) -> None:
         flag_dirty(job)
 
 
-def held(session: Session, job_id: UUID) -> Job | None:
+def held(session: Session, job: Job, job_id: UUID) -> Job | None:
     """
-    Return the object that *session* holds for a row, without loading one.
+    Return the object of *job*'s class that *session* holds for a row, without loading one.
+
+    An object of another class may stand for the same row: a consumer's subclass has an identity of its own.
     """
-    found: Job | None = session.identity_map.get(MAPPER.identity_key_from_primary_key((job_id,)))
+    found: Job | None = session.identity_map.get(instance_state(job).mapper.identity_key_from_primary_key((job_id,)))
     return found
+
+
+def all_held(session: Session, job_id: UUID) -> list[Job]:
+    """
+    Return the objects that *session* holds for a row, without loading any.
+    """
+    found = (
+        session.identity_map.get(mapper.identity_key_from_primary_key((job_id,)))
+        for mapper in MAPPER.self_and_descendants
+    )
+    return [*{id(job): job for job in found if job is not None}.values()]
 
 
 def give_way(session: Session, job: Job, holder: Job) -> None:
@@ -132,6 +149,8 @@ def redirect(session: Session, job: Job, holder: Job) -> None:
     """
     for owner in [*session.new, *session.dirty]:
         _point_to(owner, job, holder)
+        if owner not in session:  # on its way it was nobody's, which delete-orphan doesn't suffer
+            session.add(owner)
 
 
 def _point_to(owner: object, job: Job, holder: Job) -> None:

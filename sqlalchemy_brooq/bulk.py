@@ -125,8 +125,12 @@ class _Slice:
         """
         Take *job*, and check it unless its session does that.
         """
+        state = instance_state(job)
+        session = self._target if state.session_id is not None and isinstance(self._target, Session) else None
+        if session is not None and job not in session:
+            session.add(job)  # raises: the object is another session's
         self.jobs.append(job)
-        if not self._is_loose(job):
+        if session is not None or state.key is not None:
             self._added.append(job)
         elif job not in self._drafts:
             if tracing.active is not None:
@@ -179,12 +183,6 @@ class _Slice:
         self.jobs.clear()
         self._added.clear()
         self._drafts.clear()
-
-    def _is_loose(self, job: Job) -> bool:
-        """
-        Whether *job* stands for no row, and no flush is to write it.
-        """
-        return instance_state(job).key is None and not (isinstance(self._target, Session) and job in self._target)
 
     def _pending(self) -> set[Job]:
         """

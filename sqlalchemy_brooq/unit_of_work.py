@@ -83,9 +83,9 @@ def note(session: Session, tally: Tally) -> None:
 
 def show(session: Session, job_id: UUID, values: dict[str, Any]) -> None:
     """
-    Let the object that *session* holds for a row, if it does, show *values*.
+    Let the objects that *session* holds for a row show *values*.
     """
-    if (job := adoption.held(session, job_id)) is not None:
+    for job in adoption.all_held(session, job_id):
         adoption.show(job, values)
         book_of(session).showed(session, job)
 
@@ -137,7 +137,7 @@ def _settle_existing(session: Session, jobs: Iterable[tuple[Job, Answer]]) -> No
     """
     refusal: InvalidJob | None = None
     for job, answer in jobs:
-        holder = adoption.held(session, answer.id)
+        holder = adoption.held(session, job, answer.id)
         if holder is None:
             adoption.stand_for(session, job, answer.id)
         elif holder in session.deleted:
@@ -255,7 +255,7 @@ def _write_waiting(session: Session, *_: object) -> None:
     book.stage = Stage.WRITTEN
     if waiting:
         _write(session, waiting)
-        if _tells(session) and (job := adoption.held(session, waiting[-1].id)) is not None:
+        if _tells(session) and (job := adoption.held(session, waiting[-1], waiting[-1].id)) is not None:
             flag_dirty(job)  # a flush that finds nothing left to do would not tell the consumer's listeners of it
     book.added.clear()
 

@@ -50,12 +50,25 @@ class Entry(Base):
     job_id: Mapped[UUID] = mapped_column(ForeignKey(Job.id))
 
 
+class Parcel(Base):
+    """
+    A row that can't be without its job, which knows of it.
+    """
+
+    __tablename__ = "parcel"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    job_id: Mapped[UUID] = mapped_column(ForeignKey(Job.id))
+    job: Mapped[LoggedJob] = relationship(lambda: LoggedJob, back_populates="parcels")
+
+
 class LoggedJob(Job):
     """
     A job with a relationship of its own, which the other side doesn't know of.
     """
 
     entries: Mapped[list[Entry]] = relationship(Entry)
+    parcels: Mapped[list[Parcel]] = relationship(Parcel, back_populates="job", cascade="all, delete-orphan")
 
 
 def keyed(key: str = "K", payload: Any = None) -> Job:

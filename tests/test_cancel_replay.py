@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 import sqlalchemy_brooq as brooq
 from sqlalchemy_brooq import InvalidJob, Job, JobNotFound
+from tests.consumer import LoggedJob
 from tests.doors import PLACES, commit, stored, working_in
 from tests.waiting import row
 
@@ -64,13 +65,13 @@ def test_cancel_and_replay_say_that_there_is_no_such_job(session: Session) -> No
 
 def test_cancel_shows_in_the_sessions_object(engine: Engine, session: Session) -> None:
     job_id = stored(engine, "pending")
-    held = session.get_one(Job, job_id)
+    held, another = session.get_one(Job, job_id), session.get_one(LoggedJob, job_id)
 
     with session.begin_nested() as savepoint:
         brooq.cancel(session, job_id)
-        assert held.state == session.get_one(Job, job_id).state == "canceled"
+        assert held.state == another.state == session.get_one(Job, job_id).state == "canceled"
         savepoint.rollback()
-    assert held.state == "pending"
+    assert held.state == another.state == "pending"
 
     with engine.begin() as connection:
         connection.execute(text("UPDATE job SET state = 'done'"))

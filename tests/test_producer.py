@@ -238,12 +238,13 @@ def test_an_object_of_an_earlier_session_is_there_already(engine: Engine, sessio
     assert job in session
 
 
-def test_an_object_of_another_session_is_refused_before_any_sql(engine: Engine, session: Session) -> None:
+@pytest.mark.parametrize("door", SESSION_DOORS)
+def test_an_object_of_another_session_is_refused_before_any_sql(engine: Engine, session: Session, door: Door) -> None:
     with Session(engine) as other:
         job = Job("t")
         other.add(job)
         with recorded(engine) as statements, pytest.raises(InvalidRequestError, match="already attached"):
-            brooq.enqueue(session, job)
+            door(session, job)
 
     assert statements == []
 

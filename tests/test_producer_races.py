@@ -158,6 +158,21 @@ def test_bulks_that_share_keys_never_deadlock(engine: Engine, pool: ThreadPoolEx
             connection.execute(text("DELETE FROM job"))
 
 
+@pytest.mark.parametrize("door", SESSION_DOORS)
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_key_waits_for_an_open_change_of_its_row(
+    engine: Engine, session: Session, pool: ThreadPoolExecutor, door: Any, commits: bool
+) -> None:
+    job_id = enqueued(engine, brooq.enqueue).id
+    brooq.cancel(session, job_id)
+
+    second = pool.submit(enqueued, engine, door)
+    eventually(lambda: someone_waits(engine))
+    session.commit() if commits else session.rollback()
+
+    assert second.result() == (job_id, False)
+
+
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
 @pytest.mark.parametrize("door", SESSION_DOORS)
 def test_a_key_from_after_the_snapshot_is_the_drivers_serialization_failure(

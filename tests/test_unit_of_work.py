@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 import sqlalchemy_brooq as brooq
 from sqlalchemy_brooq import InvalidJob, Job, PayloadError, metadata
 from sqlalchemy_brooq.demo.postgres import LocalPostgres
-from tests.consumer import Base, Batch, Entry, LoggedJob, Order, committed, keyed
+from tests.consumer import Base, Batch, Entry, LoggedJob, Order, Parcel, committed, keyed
 from tests.recording import jobs, recorded
 
 
@@ -220,6 +220,40 @@ def test_relationships_of_the_jobs_own_are_written_too(shop: Engine, session: Se
     session.add(job)
     session.commit()
     assert session.scalars(select(Entry.job_id)).all() == [there or job.id]
+
+
+@pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize("held", [False, True])
+def test_what_cannot_be_without_its_job_moves_to_the_one_that_is_there(
+    shop: Engine, session: Session, exists: bool, held: bool
+) -> None:
+    there = committed(shop) if exists else None
+    holder = session.get(LoggedJob, there) if exists and held else None
+    first, second = (LoggedJob("t", idempotency_key="K") for _ in range(2))
+    first.parcels.append(Parcel(id=1))
+    session.add_all([first, Parcel(id=2, job=second)])
+
+    session.commit()
+
+    parcels = session.scalars(select(Parcel).order_by(Parcel.id)).all()
+    assert [parcel.id for parcel in parcels] == [1, 2]
+    assert {parcel.job for parcel in parcels} == {holder or first}
+    assert [one.id for one in jobs(shop)] == [there or first.id]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_rolled_back_jobs_collections_can_still_be_changed(shop: Engine, session: Session) -> None:
+    job = LoggedJob("t")
+    job.parcels.append(Parcel())
+    session.add(job)
+    session.flush()
+    session.rollback()
+
+    job.parcels.append(Parcel())
+    session.add(job)
+    session.commit()
+
+    assert len(session.scalars(select(Parcel).where(Parcel.job_id == job.id)).all()) == 2
 
 
 def test_a_refused_job_leaves_the_session_and_the_rest_goes_on(shop: Engine, session: Session) -> None:
