@@ -39,7 +39,8 @@ def parsed(url: URL, *arguments: str) -> Any:
 
 def test_jobs_are_listed_the_newest_first_and_the_list_says_how_it_goes_on(engine: Engine, database_url: URL) -> None:
     put(engine, "dead", count=3)
-    put(engine, "pending", available_at="now() + interval '3 h' + interval '1 min'")
+    newest = "'ffffffff-0000-7000-8000-000000000000'"  # not in the same millisecond as the others
+    put(engine, "pending", id=newest, available_at="now() + interval '3 h' + interval '1 min'")
 
     first = answered("jobs", "--limit", "3", url=database_url)
     after = first.err.split()[-1]
