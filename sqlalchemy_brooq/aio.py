@@ -23,31 +23,34 @@ async def aenqueue(session: AsyncSessionLike, job: Job) -> Enqueued:
     """
     `enqueue` in the transaction of an async session.
     """
-    return await _run("aenqueue", session, lambda inner: producer.enqueue(inner, job))
+    return await run("aenqueue", session, lambda inner: producer.enqueue(inner, job))
 
 
 async def aenqueue_many(session: AsyncSessionLike, jobs: Iterable[Job]) -> list[Enqueued]:
     """
     `enqueue_many` in the transaction of an async session.
     """
-    return await _run("aenqueue_many", session, lambda inner: producer.enqueue_many(inner, jobs))
+    return await run("aenqueue_many", session, lambda inner: producer.enqueue_many(inner, jobs))
 
 
 async def acancel(session: AsyncSessionLike, job_id: UUID | str) -> bool:
     """
     `cancel` in the transaction of an async session.
     """
-    return await _run("acancel", session, lambda inner: producer.cancel(inner, job_id))
+    return await run("acancel", session, lambda inner: producer.cancel(inner, job_id))
 
 
 async def areplay(session: AsyncSessionLike, job_id: UUID | str) -> Enqueued:
     """
     `replay` in the transaction of an async session.
     """
-    return await _run("areplay", session, lambda inner: producer.replay(inner, job_id))
+    return await run("areplay", session, lambda inner: producer.replay(inner, job_id))
 
 
-async def _run(door: str, session: AsyncSessionLike, function: Callable[[Any], T]) -> T:
+async def run(door: str, session: AsyncSessionLike, function: Callable[[Any], T]) -> T:
+    """
+    Run the sync *function* in the greenlet of *session*, on what is inside of it; *door* names who asks.
+    """
     if isinstance(session, async_scoped_session):
         session = session()
     if isinstance(session, AsyncSession | AsyncConnection):

@@ -57,7 +57,7 @@ def enqueue(session: SessionLike, job: Job) -> Enqueued:
         InvalidJob: The job is refused; no SQL was sent. A payload that ``jsonb`` can't hold is a `PayloadError`.
         TypeError: *session* or *job* is something else.
     """
-    target = _target("enqueue", session)
+    target = target_of("enqueue", session)
     bulk.check("enqueue", job)
     if isinstance(target, Session):
         return unit_of_work.enqueue(target, job)
@@ -80,7 +80,7 @@ def enqueue_many(session: SessionLike, jobs: Iterable[Job]) -> list[Enqueued]:
     Returns:
         As from `enqueue`, in the order of *jobs*.
     """
-    target = _target("enqueue_many", session)
+    target = target_of("enqueue_many", session)
     if isinstance(jobs, Job) or not isinstance(jobs, Iterable):
         raise TypeError(f"enqueue_many() takes an iterable of Job objects, not a {type(jobs).__name__}")
     return _many(target, jobs)
@@ -116,8 +116,8 @@ def cancel(session: SessionLike, job_id: UUID | str) -> bool:
     Raises:
         JobNotFound: There is no such job.
     """
-    target = _target("cancel", session)
-    job_id = _checked_id(job_id)
+    target = target_of("cancel", session)
+    job_id = checked_id(job_id)
     connection = bulk.connect(target)
     for _ in range(_ROUNDS):
         canceled, updated_at, state, holder = _canceled(connection, job_id)
@@ -154,8 +154,8 @@ def replay(session: SessionLike, job_id: UUID | str) -> Enqueued:
         JobNotFound: There is no such job.
         InvalidJob: It is not over yet.
     """
-    target = _target("replay", session)
-    job_id = _checked_id(job_id)
+    target = target_of("replay", session)
+    job_id = checked_id(job_id)
     connection = bulk.connect(target)
     key, meta = f"{REPLAY_KEY}{job_id}", json.dumps(_noted({"replays": str(job_id)}))
     for _ in range(_ROUNDS):
@@ -176,7 +176,10 @@ def replay(session: SessionLike, job_id: UUID | str) -> Enqueued:
     raise BrooqError(f"a replay of job {job_id} can be neither inserted nor found, {_ROUNDS} times over")
 
 
-def _target(door: str, session: SessionLike) -> Session | Connection:
+def target_of(door: str, session: SessionLike) -> Session | Connection:
+    """
+    Return what the function *door* was given to work in, or raise a ``TypeError`` that names what it takes.
+    """
     if isinstance(session, scoped_session):
         session = cast("Session", session())
     if isinstance(session, Session | Connection):
@@ -190,7 +193,10 @@ def _target(door: str, session: SessionLike) -> Session | Connection:
     raise TypeError(f"{door}() takes a Session, scoped_session or Connection, not {name}{hint}")
 
 
-def _checked_id(job_id: UUID | str) -> UUID:
+def checked_id(job_id: UUID | str) -> UUID:
+    """
+    Return *job_id* as a UUID, or raise `InvalidJob`.
+    """
     if isinstance(job_id, UUID):
         return job_id
     try:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, Literal, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Literal, NamedTuple, Self, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
 from prometheus_client import CollectorRegistry
@@ -39,7 +39,7 @@ from sqlalchemy_brooq.worker.connection import READ_COMMITTED, await_server
 from sqlalchemy_brooq.worker.engine import Health, Sources, StopReport, Worker
 from sqlalchemy_brooq.worker.executor import Around, in_handler_of
 from sqlalchemy_brooq.worker.forks import in_each_child
-from sqlalchemy_brooq.worker.hooks import Callback, checked
+from sqlalchemy_brooq.worker.hooks import Callback, Callbacks, checked
 from sqlalchemy_brooq.worker.origin import derived_engine, needs_derived
 from sqlalchemy_brooq.worker.signals import StopSignals
 
@@ -485,6 +485,19 @@ class Queue:
             self._asessions("start") if isinstance(self._engine, AsyncEngine) else None,
         )
 
+    def _parts(self) -> Parts:
+        sessions = self._sessions() if isinstance(self._engine, Engine) else sessionmaker(self._engine.sync_engine)
+        async_sessions = self._asessions("start") if isinstance(self._engine, AsyncEngine) else None
+        return Parts(
+            self._engine,
+            dict(self._handlers),
+            sessions,
+            async_sessions,
+            self._around,
+            self._callbacks,
+            self._plain_source,
+        )
+
     def _plain_source(self) -> Engine:
         """
         Return the plain psycopg engine of the worker.
@@ -514,6 +527,30 @@ class Queue:
         if not isinstance(self._engine, AsyncEngine):
             raise LifecycleError(f"queue.{name}() needs an AsyncEngine; this queue has an Engine: use {other}()")
         return self._engine
+
+
+class Parts(NamedTuple):
+    """
+    What a stand-in for a queue's worker is made of.
+    """
+
+    engine: Engine | AsyncEngine
+    """The consumer's."""
+    handlers: Mapping[str, Handler]
+    sessions: Callable[[], Session]
+    """Makes the sessions of plain handlers, on the consumer's engine, an async one's included."""
+    async_sessions: Callable[[], AsyncSession] | None
+    around: Around | None
+    callbacks: Callbacks
+    plain_source: Callable[[], Engine]
+    """Returns a plain psycopg engine for the same database."""
+
+
+def parts_of(queue: Queue) -> Parts:
+    """
+    Return what *queue* is made of, for the testing kit.
+    """
+    return queue._parts()  # noqa: SLF001 - this module owns it
 
 
 def _check_engine(engine: object) -> None:

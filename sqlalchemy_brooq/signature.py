@@ -93,7 +93,7 @@ class TypedCall:
     """
 
     def __init__(self, function: Callable[..., Any], payload_first: bool, read: Reader) -> None:
-        self._function = function
+        self._function = self.__wrapped__ = function
         self._payload_first = payload_first
         self._read = read
 

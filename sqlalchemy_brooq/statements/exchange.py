@@ -112,14 +112,17 @@ def settle() -> Executable:
     return select(missing)
 
 
-def claim() -> Executable:
+def claim(picked: Select[Any] | None = None) -> Executable:
     """
     Claim up to ``want`` ready jobs, and answer with `CLAIMED` in the order in which they are to run.
 
     Parameters: ``worker``, ``lease``, ``want``, the arrays of `LEVEL` as ``level_<column>``, and those of `BRANCH`
     as ``branch_<column>``, in the order in which the branches are to be asked.
+
+    Args:
+        picked: Another locking read to take the ids from, instead of `picking`.
     """
-    claimed = _claiming()
+    claimed = _claiming(picking() if picked is None else picked)
     return select(*claimed.c).order_by(*_running_order(claimed))
 
 
@@ -130,7 +133,7 @@ def exchange() -> Executable:
     Where nothing was claimed there is one row, whose first columns are NULL.
     """
     missing, settled = _settling()
-    claimed = _claiming()
+    claimed = _claiming(picking())
     answer = select(missing).subquery("answer")
     return (
         select(*claimed.c, answer.c.missing)
@@ -194,9 +197,9 @@ def _written(outcome: Any) -> dict[str, Any]:
     }
 
 
-def _claiming() -> CTE:
+def _claiming(ids: Select[Any]) -> CTE:
     """
-    Return the CTE that claims.
+    Return the CTE that claims what the locking read *ids* picks.
 
     The ready rows are asked for branch by branch, a topic and a priority each, until ``want`` are locked:
     the outer LIMIT stops the nested loop, so that only rows that are taken are ever locked. The LIMIT sits
@@ -204,7 +207,7 @@ def _claiming() -> CTE:
     that skips rows skips those that an earlier branch of its topic has locked: SKIP LOCKED passes over
     the locks of others, not over this statement's own.
     """
-    picked = picking().cte("picked").prefix_with("MATERIALIZED")
+    picked = ids.cte("picked").prefix_with("MATERIALIZED")
     return (
         update(JOB)
         .where(among(JOB.c.id, select(picked.c.id)))

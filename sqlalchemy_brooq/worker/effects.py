@@ -50,6 +50,7 @@ TOUCHED: Final = (
 )
 
 ResultText = Callable[[Attempt, Any], str | None]
+Aside = Callable[[Callable[[], None]], Awaitable[None]]
 T = TypeVar("T")
 
 
@@ -87,6 +88,7 @@ class Effects:
         settle: Takes an attempt whose outcome goes the ordinary way after all.
         in_flight: The table of attempts.
         journal: Is told of outcomes.
+        aside: Runs what may block, beside the loop.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class Effects:
         settle: Callable[[Attempt], None],
         in_flight: InFlight,
         journal: Journal,
+        aside: Aside = in_thread,
     ) -> None:
         self._sessions = sessions
         self._async_sessions = async_sessions
@@ -106,6 +109,7 @@ class Effects:
         self._settle = settle
         self._in_flight = in_flight
         self._journal = journal
+        self._aside = aside
 
     # -- on a thread, with a Session
 
@@ -164,7 +168,7 @@ class Effects:
         With a plain engine this is done on a thread: a plain callback may block.
         """
         if self._async_sessions is None:
-            await in_thread(lambda: self.settle_with(attempt, text))
+            await self._aside(lambda: self.settle_with(attempt, text))
         else:
             await self._arun(attempt, text=text)
 

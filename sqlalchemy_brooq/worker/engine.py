@@ -41,7 +41,7 @@ from sqlalchemy_brooq.worker.journal import Journal
 from sqlalchemy_brooq.worker.loops import Loop, LoopHealth
 from sqlalchemy_brooq.worker.outbox import Outbox
 from sqlalchemy_brooq.worker.pump import Crew, Pump
-from sqlalchemy_brooq.worker.reaper import Reaper
+from sqlalchemy_brooq.worker.reaper import Reaper, guards_of
 from sqlalchemy_brooq.worker.results import Results
 from sqlalchemy_brooq.worker.retention import Retention, RetentionStore, lifetimes
 from sqlalchemy_brooq.worker.sampler import Sampler, SamplerStore
@@ -226,13 +226,8 @@ class Worker:
         lease = config.lease.total_seconds()
         beat = HeartbeatStore(connection, self.name, config.lease, max(lease / ROUNDS, STATEMENT[0]))
         heartbeat = Heartbeat(beat, self._in_flight, self._journal, config.lease)
-        guards = {
-            topic: handler.options.max_requeues
-            for topic, handler in self._handlers.items()
-            if handler.options.max_requeues is not None
-        }
         period = config.reaper_period.total_seconds()
-        reaper = Reaper(ReaperStore(self._reaping), self._journal, guards, period)
+        reaper = Reaper(ReaperStore(self._reaping), self._journal, guards_of(self._handlers), period)
         watchdog = Watchdog(
             self._in_flight,
             self._executor.running,

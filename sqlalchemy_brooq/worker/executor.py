@@ -31,9 +31,12 @@ from sqlalchemy_brooq.worker.journal import Journal, log, safe_traceback
 from sqlalchemy_brooq.worker.results import Results
 from sqlalchemy_brooq.worker.threads import Threads
 
+STOPPING: Final = "the worker is stopping, and its grace period is over"
+
 _handling: Final[contextvars.ContextVar[str]] = contextvars.ContextVar("brooq_handling", default="")
 """The worker whose handler is running, in that handler's context."""
 
+StartTask = Callable[[asyncio.AbstractEventLoop], asyncio.Task[None]]
 Around = Callable[[], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
 
 
@@ -146,6 +149,18 @@ class Executor:
             ready = self._admit()
         self._begin(ready)
 
+    def run_here(self, attempt: Attempt) -> StartTask | None:
+        """
+        Run a plain handler in the calling thread; how to start the task of an async one is returned instead.
+
+        For a test. The attempt has begun, and takes no slot.
+        """
+        self._journal.began([attempt.claim])
+        if attempt.handler.is_async:
+            return partial(self._start_task, attempt)
+        self._run_plain(attempt)
+        return None
+
     def stop_admitting(self) -> None:
         """
         Begin nothing more: what is handed over from now on, or waits, is for `drop_waiting`.
@@ -167,7 +182,7 @@ class Executor:
         Tell every running handler that the worker shuts down.
         """
         for attempt in self.running():
-            attempt.interrupt(Shutdown("the worker is stopping, and its grace period is over"))
+            attempt.interrupt(Shutdown(STOPPING))
 
     def drain(self, grace: float, obey: float) -> None:
         """
@@ -335,10 +350,14 @@ class Executor:
         Start a task for each of *attempts*, in the loop's thread.
         """
         for attempt in attempts:
-            attempt.task = loop.create_task(self._run_async(attempt), context=self._context.copy())
-            attempt.stop = _stop_task
-            if (cause := attempt.claim.cause) is not None:  # interrupted before there was a task
-                _stop_task(attempt, cause)
+            self._start_task(attempt, loop)
+
+    def _start_task(self, attempt: Attempt, loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
+        attempt.task = task = loop.create_task(self._run_async(attempt), context=self._context.copy())
+        attempt.stop = _stop_task
+        if (cause := attempt.claim.cause) is not None:  # interrupted before there was a task
+            _stop_task(attempt, cause)
+        return task
 
     async def _run_async(self, attempt: Attempt) -> None:
         _enter(attempt)

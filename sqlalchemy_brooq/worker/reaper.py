@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from sqlalchemy_brooq.worker.attempt import Handler
 from sqlalchemy_brooq.worker.journal import Journal
 from sqlalchemy_brooq.worker.port import ReaperPort
 
@@ -39,3 +40,11 @@ class Reaper:
         if jobs:
             self._journal.reaped(jobs)
         return 0.0 if len(jobs) >= BATCH else self._period
+
+
+def guards_of(handlers: Mapping[str, Handler]) -> dict[str, int]:
+    """
+    Return the topics that have a poison guard, and their ``max_requeues``.
+    """
+    limits = {topic: handler.options.max_requeues for topic, handler in handlers.items()}
+    return {topic: limit for topic, limit in limits.items() if limit is not None}

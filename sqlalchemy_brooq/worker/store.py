@@ -8,11 +8,12 @@ READ COMMITTED transaction. Decides nothing: what an answer means is for the loo
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from uuid import UUID
 
+from sqlalchemy import Executable
 from sqlalchemy.exc import DataError, IntegrityError
 
 from sqlalchemy_brooq.claim import Claim, annotate
@@ -44,6 +45,22 @@ GONE: Final = Fate(held=False, state=None)
 Parameters = dict[str, Any]
 
 
+class Line(Protocol):
+    """
+    What the pump's verbs are sent over: a connection of the engine's own, or what stands for one in a test.
+    """
+
+    def rows(self, statement: Executable, parameters: Mapping[str, Any], *, limit: float) -> Rows:
+        """
+        Run one statement in a transaction of its own.
+        """
+
+    def drop(self) -> None:
+        """
+        Let go of what an error may have broken.
+        """
+
+
 class PumpStore:
     """
     The pump's verbs, on a connection of its own.
@@ -58,7 +75,7 @@ class PumpStore:
 
     def __init__(
         self,
-        connection: PrivateConnection,
+        connection: Line,
         worker: str,
         lease: timedelta,
         limit: float,

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Final
 
 from sqlalchemy_brooq import policy
+from sqlalchemy_brooq.config import ResolvedOptions
 from sqlalchemy_brooq.durations import format_duration
 from sqlalchemy_brooq.errors import AttemptTimeout, MaxExecutionExceeded
 from sqlalchemy_brooq.worker.attempt import Attempt, InFlight, Stage
@@ -79,8 +80,7 @@ class Watchdog:
         options = attempt.handler.options
         ran = now - attempt.started_at
         if attempt.interrupted_at is None and ran >= options.attempt_timeout.total_seconds():
-            limit = format_duration(options.attempt_timeout)
-            attempt.interrupt(AttemptTimeout(f"the attempt ran for its attempt_timeout of {limit}"))
+            attempt.interrupt(timed_out(options))
         if ran >= options.max_execution_timeout.total_seconds():
             self._end(attempt)
         if attempt.interrupted_at is not None and not attempt.hung:
@@ -107,3 +107,10 @@ class Watchdog:
         if attempt.give_up(cause):
             attempt.outcome = policy.failure(claim.attempt, claim.requeues, options, cause)
             self._settle(attempt)
+
+
+def timed_out(options: ResolvedOptions) -> AttemptTimeout:
+    """
+    Return what interrupts an attempt that has run for its ``attempt_timeout``.
+    """
+    return AttemptTimeout(f"the attempt ran for its attempt_timeout of {format_duration(options.attempt_timeout)}")
