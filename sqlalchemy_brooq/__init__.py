@@ -3,6 +3,8 @@ A job queue with no broker, as a SQLAlchemy extension on PostgreSQL.
 
 Everything a consumer needs is in this one namespace. Importing it touches no
 database, reads no environment, starts nothing and imports no driver.
+
+PYTEST_DONT_REWRITE, which is for pytest: it would warn whoever has imported this before it, as we bring a plugin along.
 """
 
 from __future__ import annotations

@@ -98,6 +98,21 @@ class Side:
         """
         return self.own.sync_engine if isinstance(self.own, AsyncEngine) else self.own
 
+    @property
+    def async_engine(self) -> AsyncEngine:
+        """
+        The engine, where it is an async one.
+        """
+        assert isinstance(self.own, AsyncEngine)
+        return self.own
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """
+        Run *work* in the consumer's loop, and return its answer.
+        """
+        assert self._loop is not None
+        return self._loop.run(work)
+
     def transactional(self, topic: str, body: Body, **options: Any) -> None:
         """
         Register *body*, called with the claim and a `Session`, as a transactional handler.
@@ -147,6 +162,15 @@ class Side:
             self._loop.run(self.queue.astart())
         else:
             self.queue.start()
+
+    def stop(self) -> None:
+        """
+        Stop the queue.
+        """
+        if self._loop:
+            self._loop.run(self.queue.astop())
+        else:
+            self.queue.stop()
 
     def close(self) -> None:
         """
