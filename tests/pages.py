@@ -10,7 +10,7 @@ What is done with a block, its language says:
     it only shows, must stand there once, one below the other.
 ``shell``
     Each line is a command. ``brooq-worker run`` goes on in the background until another one begins, or the page ends;
-    then it gets Ctrl-C, and must end with exit code 0.
+    then it gets Ctrl-C, and must end with exit code 0. So must all others, but for one that the page says ``# fails``.
 ``sql``
     Is executed. What begins with SELECT is asked again until the answer is the one that the page shows.
 ``text``
@@ -46,6 +46,9 @@ from tests.servers import ROOT
 from tests.waiting import eventually
 
 COMMAND: Final = (sys.executable, "-c", "from sqlalchemy_brooq.cli import main; main(prog_name='brooq-worker')")
+
+PROGRAMS: Final = {"alembic": "alembic", "brooq-worker": "sqlalchemy_brooq", "pytest": "pytest"}
+"""Those that a shell is to find, and their modules."""
 
 ACTING: Final = frozenset({"diff", "python", "shell", "sql"})
 """Languages that ask a reader to do something."""
@@ -173,7 +176,7 @@ class Reader:
                     continue
                 case ["brooq-worker", "run", *arguments] if "--help" not in arguments:
                     self._start_worker(arguments)
-                case _ if {"|", ">", "alembic", "psql"} & set(words):
+                case _ if {"|", ">", "alembic", "psql", "pytest"} & set(words):
                     self._answers(self._shell(line, f"{block.place}: {line}"))
                 case ["brooq-worker", *arguments]:
                     answer = brooq_worker(
@@ -205,7 +208,7 @@ class Reader:
             timeout=60,
             check=False,
         )
-        assert done.returncode == 0, f"{place}: {done.stderr}"
+        assert (done.returncode != 0) == place.endswith("# fails"), f"{place}: {done.stdout}{done.stderr}"
         return done.stdout
 
     def _programs(self) -> Path:
@@ -215,7 +218,7 @@ class Reader:
         folder = self._folder / ".programs"
         if not folder.exists():
             folder.mkdir()
-            for name, module in {"alembic": "alembic", "brooq-worker": "sqlalchemy_brooq"}.items():
+            for name, module in PROGRAMS.items():
                 program = folder / name
                 program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
                 program.chmod(0o755)

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 from uuid import UUID
@@ -197,3 +199,26 @@ def test_abegin_opens_sessions_of_the_given_factory(example: ModuleType, engine:
 
     assert row(engine, job_id)["state"] == "pending"
     assert (count(engine, "orders"), count(engine, "job")) == (1, 1)
+
+
+# -- projects with tests of their own
+
+
+@pytest.mark.parametrize("project", ["testing_flask", "testing_fastapi"])
+def test_an_example_projects_own_tests_pass_and_leave_nothing_behind(
+    project: str, engine: Engine, database_url: URL, installed: Path
+) -> None:
+    # Starlette's test client has a word to say about its own dependencies.
+    strict = ["-W", "error", "-W", "ignore:Using `httpx` with"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir=.", "-p", "no:cacheprovider", *strict],
+        cwd=EXAMPLES / project,
+        env=environment({"DATABASE_URL": shown(database_url), "PYTHONPATH": f"{installed}:{ROOT}"}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (count(engine, "job"), count(engine, "orders")) == (0, 0)
