@@ -387,21 +387,26 @@ def test_an_interrupted_attempts_span_names_the_cause(
     assert attributes(span)["error.type"] == "AttemptTimeout"
 
 
+@pytest.mark.parametrize("is_async", [False, True])
 def test_an_attempt_that_is_given_back_at_a_shutdown_is_no_failure(
-    make_side: MakeSide, exporter: InMemorySpanExporter, provider: Any
+    engine: Engine, make_queue: MakeQueue, exporter: InMemorySpanExporter, provider: Any, is_async: bool
 ) -> None:
     running = threading.Event()
 
-    def work(claim: brooq.Claim) -> None:
+    def plain(claim: brooq.Claim) -> None:
         running.set()
-        until_interrupted(side, claim)
+        claim.wait(60)
 
-    side = make_side(shutdown_grace="0")
-    side.ordinary("t", work)
-    side.add(Job("t"))
-    side.start()
+    async def in_loop(_: brooq.Claim) -> None:
+        running.set()
+        await asyncio.sleep(60)
+
+    queue = make_queue(engine, shutdown_grace="0")
+    queue.register("t", in_loop if is_async else plain)
+    queue.enqueue(Job("t"))
+    queue.start()
     eventually(running.is_set)
-    side.queue.stop()
+    queue.stop()
 
     (span,) = attempts(exporter)
     assert attributes(span)["brooq.outcome"] == "requeued"
