@@ -537,7 +537,8 @@ def test_a_span_ends_with_its_attempt_and_the_next_one_in_its_slot_knows_nothing
 
     with engine.begin() as connection:
         brooq.enqueue_many(connection, [Job("t") for _ in range(6)])
-    queue.start()
+    with Caller(provider):  # which the handlers inherit, as all that is in the context at the start
+        queue.start()
     eventually(all_settled(engine))
     queue.close()
 
