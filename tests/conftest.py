@@ -100,4 +100,4 @@ def postgres_server() -> Iterator[LocalPostgres]:
         yield server
 
 
-pytest_plugins = ["tests.shared", "tests.history", "tests.projects", "tests.queues", "tests.sides"]
+pytest_plugins = ["tests.shared", "tests.history", "tests.networks", "tests.projects", "tests.queues", "tests.sides"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from sqlalchemy import URL
@@ -16,11 +16,20 @@ Program = subprocess.Popen[str]
 
 
 @contextmanager
-def program(code: str, url: URL, *arguments: str) -> Iterator[Program]:
+def program(code: str, url: URL, *arguments: str, within: Sequence[str] = ()) -> Iterator[Program]:
     """
     Run Python *code* with a database's URL and *arguments*; what is left of it at the end is killed.
+
+    *within* is what goes before the command, such as that of a network namespace.
     """
-    command = [sys.executable, "-c", textwrap.dedent(code), url.render_as_string(hide_password=False), *arguments]
+    command = [
+        *within,
+        sys.executable,
+        "-c",
+        textwrap.dedent(code),
+        url.render_as_string(hide_password=False),
+        *arguments,
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process
