@@ -77,10 +77,12 @@ class Stage:
     wires: list[Wire] = field(default_factory=list)
     """Connections that are free for the next worker."""
     open: list[Pending] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+    """When the clocks of the workers stood still: on them time passes by the test's steps only, however long they take."""
     ahead: float = 0.0
-    """Seconds by which the pumps' monotonic clock is ahead of this process's."""
+    """Seconds that have passed since then for the pumps."""
     beats: float = 0.0
-    """The same for the heartbeats'."""
+    """The same for the heartbeats."""
     commits: Fault | None = None
     """What happens to the commits of handlers' sessions."""
 
@@ -103,13 +105,13 @@ class Stage:
         monkeypatch.setattr(engines, "Executor", Stepwise)
         monkeypatch.setattr(engines, "Journal", Ledger)
         monkeypatch.setattr(pumps, "time", SimpleNamespace(monotonic=self.clock))
-        monkeypatch.setattr(heartbeats, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + self.beats))
+        monkeypatch.setattr(heartbeats, "time", SimpleNamespace(monotonic=lambda: self.began + self.beats))
 
     def clock(self) -> float:
         """
         The monotonic clock of every pump.
         """
-        return time.monotonic() + self.ahead
+        return self.began + self.ahead
 
     def wire(self, engine: Engine, **_: Any) -> Wire:
         return self.wires.pop() if self.wires else Wire(engine, self.wires)
@@ -126,6 +128,7 @@ class Stage:
         while self.open:
             self.open.pop().end(commit=False)
         self._observer.execute("TRUNCATE job, move, probe")
+        self.began = time.monotonic()
 
     def close(self) -> None:
         self.clear()
