@@ -78,7 +78,7 @@ class Stage:
     """Connections that are free for the next worker."""
     open: list[Pending] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
-    """When the clocks of the workers stood still: on them time passes by the test's steps only, however long they take."""
+    """When the workers' clocks stood still: time passes on them by the test's steps only, however long these take."""
     ahead: float = 0.0
     """Seconds that have passed since then for the pumps."""
     beats: float = 0.0
