@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -247,6 +248,19 @@ def test_sighup_brings_in_a_new_edition_without_a_moment_of_bad_health(shop: Pat
         assert ill == []
         assert {edition for _, edition in results(engine, "sell")} == {"the second"}
         assert metrics(worker)["brooq_workers"] == 4
+        assert worker.end() == 0
+
+
+def test_it_works_with_every_standard_stream_closed_but_stderr(shop: Path, engine: Engine) -> None:
+    (shop / "shop.py").write_text(SHOP + "\nprint('what goes nowhere')\n")
+    script = 'exec "$0" -m sqlalchemy_brooq run shop:queue --processes 2 <&- >&-'
+    with RunningWorker(cwd=shop, command=("bash", "-c", script, sys.executable), SHOP_URL=shown(engine.url)) as worker:
+        eventually(lambda: worker.err.count(" serves ") == 2, 30.0)
+        insert(engine, "sell", 10)
+        eventually(all_settled(engine))
+        # Or a connection would be what the programs of handlers print to.
+        assert {Path(f"/proc/{pid}/fd/1").readlink() for pid, _ in results(engine, "sell")} == {Path(os.devnull)}
+
         assert worker.end() == 0
 
 

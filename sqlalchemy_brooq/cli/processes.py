@@ -57,7 +57,6 @@ def supervise(processes: int, level: str | None, form: str | None) -> NoReturn:
     log_as = {"level": (level or "info").upper(), "text": None if form == "json" else TEXT}
     orders = json.dumps({"command": command, "processes": processes, "log": log_as})
     program = Path(supervisor.__file__).with_name("__main__.py")
-    sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-P", str(program), orders])  # noqa: S606 - our own program
 
 

@@ -30,6 +30,17 @@ def _stay_small() -> None:
     sys.modules["sqlalchemy_brooq"] = package
 
 
+def _fill_standard_streams() -> None:
+    """
+    Put ``/dev/null`` where a standard stream is closed: a channel that got its number would be written to by ``print``.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest free number, this one
+
+
 def main(orders: Mapping[str, Any]) -> int:
     """
     Run a crew until it ends, and return the exit code.
@@ -126,4 +137,5 @@ class Supervisor:
 
 if __name__ == "__main__":
     _stay_small()
+    _fill_standard_streams()
     sys.exit(main(json.loads(sys.argv[1])))
