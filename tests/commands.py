@@ -4,9 +4,11 @@ Running ``brooq-worker`` as a user does: in a process of its own, in a folder wi
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pty
+import random
 import re
 import select
 import signal
@@ -242,12 +244,13 @@ class RunningWorker:
 
 def free_port() -> int:
     """
-    Return a port that nobody listens on.
+    Return a port that nobody listens on; from below those that the system hands out to connections meanwhile.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    while True:
+        port = random.randint(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def get(url: str) -> tuple[int, str]:

@@ -19,6 +19,7 @@ from sqlalchemy import Engine, event, text
 
 import sqlalchemy_brooq as brooq
 from sqlalchemy_brooq.claim import Claim
+from sqlalchemy_brooq.worker import demand as demands
 from sqlalchemy_brooq.worker.demand import FROM_LEFT, Demand
 from sqlalchemy_brooq.worker.turns import Request, Turns
 from tests.queues import MakeQueue, all_settled, states
@@ -115,7 +116,10 @@ def claims_counted(engine: Engine) -> Iterator[list[bool]]:
         event.remove(engine, "before_cursor_execute", look)
 
 
-def test_what_is_committed_behind_the_mark_waits_a_second_at_most(engine: Engine, make_queue: MakeQueue) -> None:
+def test_what_is_committed_behind_the_mark_waits_a_second_at_most(
+    engine: Engine, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demands, "SLOW", (0.0, 0.0))
     fill(engine, 60_000)
     late = threading.Event()
     queue = make_queue(engine, workers=8, poll_interval="30s")
@@ -150,7 +154,7 @@ def test_a_wake_up_lets_the_next_claim_begin_at_the_left() -> None:
     answer_in_full(demand, began)
     later = take(demand, began + 0.1)
     assert not later.from_left
-    demand.done(later, [claim(n) for n in range(later.want)], began + 0.1)
+    demand.done(later, [claim(n) for n in range(later.want)], began + 0.1, began + 0.1)
 
     demand.hint()
     assert take(demand, began + 0.3).from_left
@@ -162,7 +166,7 @@ def test_a_short_answer_lets_the_next_claim_begin_at_the_left() -> None:
     answer_in_full(demand, began)
     request = take(demand, began + 0.1)
     assert not request.from_left
-    demand.done(request, [claim(0)], began + 0.1)
+    demand.done(request, [claim(0)], began + 0.1, began + 0.1)
 
     assert take(demand, began + 2).from_left
 
@@ -174,7 +178,7 @@ def test_a_claim_begins_at_the_left_once_a_second() -> None:
     lefts = []
     for tenth in range(1, 31):
         request = take(demand, began + tenth / 10)
-        demand.done(request, [claim(n) for n in range(request.want)], began + tenth / 10)
+        demand.done(request, [claim(n) for n in range(request.want)], began + tenth / 10, began + tenth / 10 + 0.01)
         lefts.append(request.from_left)
 
     assert lefts.count(True) == 3
@@ -186,7 +190,7 @@ def test_slots_that_are_spoken_for_are_not_asked_for_again() -> None:
 
     assert first.want == 8
     assert demand.take(3.0) is None
-    demand.done(first, None, 1.0)
+    demand.done(first, None, 1.0, 1.0)
     assert take(demand, 3.0).want == 8
 
 
@@ -196,9 +200,17 @@ def take(demand: Demand, now: float) -> Request:
     return request
 
 
-def answer_in_full(demand: Demand, now: float) -> None:
+def answer_in_full(demand: Demand, now: float, took: float = 0.01) -> None:
     request = take(demand, now)
-    demand.done(request, [claim(n) for n in range(request.want)], now)
+    demand.done(request, [claim(n) for n in range(request.want)], now, now + took)
+
+
+def test_where_the_left_is_quick_each_claim_begins_there() -> None:
+    demand = Demand(Turns(["t"]), 4, lambda: 4, 1.0)
+    began = time.monotonic()
+    answer_in_full(demand, began, took=0.001)
+
+    assert take(demand, began + 0.1).from_left
 
 
 def claim(number: int) -> Claim:
@@ -218,7 +230,7 @@ def test_nothing_is_asked_for_after_the_end_and_a_claim_under_way_is_waited_for(
     thread.start()
     eventually(lambda: demand.stopped)
     assert not stopped.wait(0.05)
-    demand.done(request, [], 1.0)
+    demand.done(request, [], 1.0, 1.0)
     assert stopped.wait(5)
     thread.join()
     assert demand.take(9.0) is None
@@ -235,5 +247,5 @@ def test_a_search_and_a_claim_exclude_each_other(held_first: bool) -> None:
     else:
         request = take(demand, 1.0)
         assert not demand.hold()
-        demand.done(request, None, 1.0)
+        demand.done(request, None, 1.0, 1.0)
         assert demand.hold()

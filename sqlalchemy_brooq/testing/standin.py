@@ -107,7 +107,7 @@ class OneByOne(Demand):
         is_asking, self.is_asking = self.is_asking, False
         return self._whose.request(1) if is_asking and self._whose is not None else None
 
-    def done(self, request: Request, claims: Sequence[Claim] | None, _now: float) -> None:
+    def done(self, request: Request, claims: Sequence[Claim] | None, _began: float, _ended: float) -> None:
         """
         Take note of whom it served.
         """

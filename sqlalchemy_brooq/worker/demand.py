@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -27,6 +26,8 @@ FROM_LEFT: Final = 1.0
 """Seconds that a job may lie unseen behind the place where earlier claims ended."""
 REST: Final = 10
 """Claims from the left take at most one part in so many of the time, unless the last one is that long ago."""
+SLOW: Final = (0.002, 0.000_015)
+"""Seconds, and seconds for each job asked for, from which on a claim from the left counts as slow."""
 
 
 class Demand:
@@ -56,6 +57,7 @@ class Demand:
         self._looking_until = 0.0
         self._left_at = 0.0
         self._left_took = 0.0
+        self._left_is_slow = False
 
     @property
     def quarter(self) -> int:
@@ -90,18 +92,24 @@ class Demand:
             self._next_look = now + self.poll_interval  # until the answer says better
             return self._turns.request(want, from_left=self._begins_at_left(now))
 
-    def done(self, request: Request, claims: Sequence[Claim] | None, began: float) -> None:
+    def done(self, request: Request, claims: Sequence[Claim] | None, began: float, ended: float) -> None:
         """
         Take note of a claim's answer, whose jobs the executor has; ``None`` where there is no answer.
+
+        Args:
+            request: What was asked for.
+            claims: The answer, in its running order.
+            began: When the statement was sent.
+            ended: When its answer was dealt with.
         """
         with self._change:
             self._spoken_for -= request.want
             self._under_way -= 1
             if claims is not None and self._turns is not None:
-                now = time.monotonic()
                 self._more = len(claims) >= request.want
                 if request.from_left:
-                    self._left_at, self._left_took = began, now - began
+                    self._left_at, self._left_took = began, ended - began
+                    self._left_is_slow = self._left_took > SLOW[0] + SLOW[1] * request.want
                 self._turns.learn(request, claims)
                 if not self._more:
                     self._turns.forget()
@@ -169,8 +177,10 @@ class Demand:
     def _begins_at_left(self, now: float) -> bool:
         """
         Whether to begin where no earlier claim has been, so that what was committed late is found.
+
+        Where that is quick there is nothing to gain from anything else.
         """
-        if not self._more or now >= self._left_at + FROM_LEFT:
+        if not (self._more and self._left_is_slow) or now >= self._left_at + FROM_LEFT:
             return True
         return now < self._looking_until and now >= self._left_at + self._left_took * REST
 

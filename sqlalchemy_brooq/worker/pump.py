@@ -170,7 +170,7 @@ class Pump:
             claims = self._exchanged(batch, request, now)
         finally:
             if request is not None:
-                self._demand.done(request, claims, now)
+                self._demand.done(request, claims, now, time.monotonic())
 
     def _exchanged(self, batch: list[Attempt], request: Request | None, now: float) -> Sequence[Claim] | None:
         """
