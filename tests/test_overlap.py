@@ -12,10 +12,11 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine, event, text
+from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 
 import sqlalchemy_brooq as brooq
 from sqlalchemy_brooq.claim import Claim
@@ -93,6 +94,32 @@ def test_a_plain_handler_s_thread_runs_on_with_the_next_job(engine: Engine, make
     eventually(all_settled(engine))
     assert len(threads) <= 3
     assert set(contexts) == {None}  # each job begins with a fresh one
+
+
+# -- plans
+
+
+@pytest.mark.parametrize("isolation_level", ["READ COMMITTED", "REPEATABLE READ"])
+def test_the_pump_lets_the_server_plan_once_as_soon_as_its_session_is_known_to_be_its_own(
+    database_url: URL, make_queue: MakeQueue, isolation_level: str
+) -> None:
+    options = f"-c default_transaction_isolation={isolation_level.lower().replace(' ', chr(92) + ' ')}"
+    engine = create_engine(database_url, connect_args={"options": options})
+    modes: list[object] = []
+
+    def look(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
+        if "branch_topic" in statement:
+            driver: Any = connection.connection.driver_connection
+            modes.append(driver.execute("SHOW plan_cache_mode").fetchone()[0])
+
+    event.listen(engine, "after_cursor_execute", look)
+    queue = make_queue(engine)
+    queue.register("t", print)
+    queue.start()
+
+    eventually(lambda: "force_generic_plan" in modes)
+    queue.close()
+    engine.dispose()
 
 
 # -- where a claim begins

@@ -293,6 +293,7 @@ def test_a_worker_left_at_listen_notices_says_so_and_works_by_polling(
     # Also without the setting: what a session prepared or set is no longer relied on.
     queue = make_queue(consumers(poolclass=NullPool), workers=6)
     queue.handler("t")(lambda _: None)
+    start = len(pooled.server.log.read_text())
 
     with caplog.at_level(logging.WARNING), queue:
         eventually(lambda: "LISTEN receives nothing here (a transaction pooler?): polling instead" in caplog.text)
@@ -310,6 +311,8 @@ def test_a_worker_left_at_listen_notices_says_so_and_works_by_polling(
     assert health.healthy, health
     assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
     keeps_nothing(pooled, begin)
+    # Not even before it knew: this would have stayed in a session of other clients.
+    assert "plan_cache_mode" not in pooled.server.log.read_text()[start:]
 
 
 def test_a_worker_whose_own_connections_go_past_the_pooler_is_woken_at_once(

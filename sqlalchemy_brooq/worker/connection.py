@@ -51,14 +51,13 @@ class PrivateConnection:
         engine: The engine whose connections are imitated.
         plain: Use nothing of the session's state (for a transaction pooler): no prepared
             statements, and every call names its isolation level.
-        generic: Plan prepared statements once. For a few rows a plan takes longer to make than to run, and the
-            server would make a new one each time for arrays, whose sizes a plan of their own can tell.
     """
 
-    def __init__(self, engine: Engine, *, plain: bool = False, generic: bool = False) -> None:
+    def __init__(self, engine: Engine, *, plain: bool = False) -> None:
         self._engine = engine
         self._plain = plain
-        self._generic = generic
+        self._generic = False
+        self._generic_on: Connection | None = None
         self._outdated = False
         self._turn = threading.Lock()
         self._pool = engine.pool.recreate()
@@ -125,6 +124,16 @@ class PrivateConnection:
         """
         self._outdated, self._plain = not self._plain, True
 
+    def plan_once(self) -> None:
+        """
+        From the next call on, let the server plan each prepared statement once; callable from any thread.
+
+        For few rows a plan takes longer to make than to run, and for arrays, of which a plan of their own can tell
+        the sizes, the server would make a new one each time. It is a setting of the session: for whoever has made
+        sure that the session is ours alone.
+        """
+        self._generic = True
+
     def drop(self) -> None:
         """
         Throw the connection away; the next call makes a new one.
@@ -163,7 +172,10 @@ class PrivateConnection:
                 self._outdated = False
                 self.drop()
             try:
-                yield self._connection or self._connect()
+                connection = self._connection or self._connect()
+                if self._generic and not self._plain and self._generic_on is not self._connection:
+                    self._set_generic(connection)
+                yield connection
             except IntegrityError:
                 raise  # the server is well, and the transaction was rolled back
             except BaseException:
@@ -202,12 +214,19 @@ class PrivateConnection:
         connection = connection.execution_options(isolation_level=READ_COMMITTED)
         with connection.begin():
             default = connection.scalar(select(func.current_setting("default_transaction_isolation")))
-            if self._generic and not self._plain:
-                connection.execute(select(func.set_config("plan_cache_mode", "force_generic_plan", False)))
         self._autocommit = default == READ_COMMITTED.lower() and not self._plain
         if self._autocommit:
             connection = connection.execution_options(isolation_level="AUTOCOMMIT")
         return connection
+
+    def _set_generic(self, connection: Connection) -> None:
+        setting = select(func.set_config("plan_cache_mode", "force_generic_plan", False))
+        if self._autocommit:
+            connection.execute(setting)
+        else:
+            with connection.begin():
+                connection.execute(setting)
+        self._generic_on = self._connection
 
 
 def break_off(driver_connection: Any) -> bool:

@@ -36,6 +36,7 @@ class Listener:
         worker: Wake the heartbeat for a cancel that names this worker.
         on_jobs: Called when there may be ready jobs.
         on_cancel: Called when one of this worker's jobs was canceled.
+        on_hearing: Called when notifications do arrive: each connection has a session of its own.
         on_deaf: Called when nothing arrives: there is a pooler in between, which shares its sessions among clients.
     """
 
@@ -47,6 +48,7 @@ class Listener:
         worker: str,
         on_jobs: Callable[[], None],
         on_cancel: Callable[[], None],
+        on_hearing: Callable[[], None],
         on_deaf: Callable[[], None],
     ) -> None:
         self._connection = connection
@@ -55,6 +57,7 @@ class Listener:
         self._canceled = f"cancel:{worker}"
         self._on_jobs = on_jobs
         self._on_cancel = on_cancel
+        self._on_hearing = on_hearing
         self._on_deaf = on_deaf
         self._listening = False
         self._deaf = False
@@ -98,6 +101,7 @@ class Listener:
             self._listening = self._hears(driver, echo)
         if self._listening:
             self._heard_from = time.monotonic()
+            self._on_hearing()
             # What was enqueued while nobody listened was not announced to us.
             self._on_jobs()
             return
