@@ -267,6 +267,7 @@ class Effects:
             raise Standoff(f"the row of job {claim.id} was held by somebody else until its lease ran out")
         if connection.scalar(holder_waits_for_us(), {"job_id": claim.id}):
             raise Standoff(f"whoever holds the row of job {claim.id} waits for what its handler has written")
+        attempt.settling_since = time.monotonic()  # the server answers: it is not frozen
         return None
 
     def _write(self, claim: Claim, connection: Connection, outcome: Outcome) -> bool:
