@@ -174,6 +174,7 @@ class Worker:
         plain = config.wakeup == "poll"
         beat, reaper, upkeep, ear = (PrivateConnection(sources.engine, plain=plain) for _ in range(4))
         pumps = [PrivateConnection(sources.engine, plain=plain) for _ in range(self._pump_count())]
+        self._pumps = pumps
         self._connections = (*pumps, beat, reaper, upkeep, ear)
         self._ear = ear
         self._limit = min(max(config.lease.total_seconds() / 3, STATEMENT[0]), STATEMENT[1])
@@ -255,8 +256,8 @@ class Worker:
                 self.name,
                 self.hint,
                 by_name["heartbeat"].wake,
-                partial(_each, pumps, PrivateConnection.plan_once),
-                partial(_each, self._connections, PrivateConnection.become_plain),
+                self._own_sessions,
+                self._share_sessions,
             )
             by_name["listener"] = Loop("listener", listener.round, period=WAIT, recover=listener.recover)
         return by_name
@@ -309,6 +310,20 @@ class Worker:
     def _notify(self, payload: str) -> None:
         with self._reaping() as connection:
             connection.execute(notify(), {"wakeups": [payload]})
+
+    def _own_sessions(self) -> None:
+        """
+        Let the pumps change settings of their sessions, which turned out to be nobody else's.
+        """
+        for connection in self._pumps:
+            connection.plan_once()
+
+    def _share_sessions(self) -> None:
+        """
+        Use nothing of a session's state any more: it turned out to be other clients' as well.
+        """
+        for connection in self._connections:
+            connection.become_plain()
 
     def look_at_leases(self) -> None:
         """
@@ -409,8 +424,3 @@ class Worker:
         hung = sum(attempt.hung for attempt in self._executor.running())
         healthy = all(loop.healthy for loop in loops) and hung < self._config.workers and self._executor.healthy
         return Health(healthy, self.name, len(self._in_flight), self._config.workers, hung, loops)
-
-
-def _each(connections: Sequence[PrivateConnection], change: Callable[[PrivateConnection], None]) -> None:
-    for connection in connections:
-        change(connection)
