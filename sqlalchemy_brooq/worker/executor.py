@@ -245,11 +245,18 @@ class Executor:
         if not self.broken:
             log.error("the event loop that the handlers ran in is gone (%s): nothing more is claimed", error)
         self.broken = True
-        for attempt in attempts:
+        pending = deque(attempts)
+        # One after the other: what takes a slot is lost in turn, and thousands may wait for one.
+        while pending:
+            attempt = pending.popleft()
             if attempt.conclude():
                 attempt.outcome = Outcome(Event.REQUEUED, refund=True)
                 self._settle(attempt)
-            self._begin(self._release(attempt))
+            following = self._release(attempt)
+            in_loop = [one for one in following if one.handler.is_async]
+            self._journal.began([one.claim for one in in_loop])
+            self._begin([one for one in following if not one.handler.is_async])
+            pending.extend(in_loop)
 
     def _release(self, attempt: Attempt) -> list[Attempt]:
         """
