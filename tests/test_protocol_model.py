@@ -33,11 +33,11 @@ from sqlalchemy_brooq.statements import exchange
 from sqlalchemy_brooq.statements.fence import PROCESSING
 from sqlalchemy_brooq.vocabulary import CLAIMABLE, TERMINAL, Event, JobState, Outcome
 from sqlalchemy_brooq.worker import store
-from sqlalchemy_brooq.worker.attempt import Attempt, Key
+from sqlalchemy_brooq.worker.attempt import Attempt
 from sqlalchemy_brooq.worker.port import Fate, Settlement
 from sqlalchemy_brooq.worker.pump import SEARCH
 from sqlalchemy_brooq.worker.store import ReaperStore
-from tests.protocol.moves import Kind, Move, Row, Scene
+from tests.protocol.moves import Key, Kind, Move, Row, Scene, key_of
 from tests.protocol.outsiders import CANCELED, Door, Operation, Spec, Stranger, called_off, handed_in, held_by
 from tests.protocol.promises import Witness, check_answer, check_choice
 from tests.protocol.stage import Pending, Stage
@@ -480,8 +480,8 @@ class Protocol(Witness):
         written, known = {move.key for move in ends}, pilot.known()
         for attempt in attempts:
             lives, is_free = scene.lives(attempt.claim, pilot.name), scene.is_free(attempt.claim.id)
-            assert (attempt.key in written) == (lives and is_free)
-            assert (attempt.key in known) == (lives and not is_free)
+            assert (key_of(attempt) in written) == (lives and is_free)
+            assert (key_of(attempt) in known) == (lives and not is_free)
 
     def handle(self, worker: int, pick: int, act: Act, commits: Fault | None) -> None:
         """
@@ -492,7 +492,7 @@ class Protocol(Witness):
         if not running:
             return
         attempt = running[pick % len(running)]
-        in_time = attempt.key in pilot.known()
+        in_time = key_of(attempt) in pilot.known()
         can_write = self.scene.lives(attempt.claim, pilot.name) and self.scene.is_free(attempt.claim.id)
         if not self.scene.is_free(attempt.claim.id):
             attempt.lease_end = 0.0  # or it would wait for whoever has locked the row
@@ -515,19 +515,19 @@ class Protocol(Witness):
         The effects and the outcome were committed together, or neither.
         """
         committed = can_write and self.stage.commits is not Fault.BEFORE
-        chained = pilot.chains.get(attempt.key, {}).values() if committed else ()
+        chained = pilot.chains.get(key_of(attempt), {}).values() if committed else ()
         rows = self.scene.rows.values()
         taken = {(row.topic, row.idempotency_key) for row in rows if row.idempotency_key}
         created = {job.id for job in chained if (job.topic, job.idempotency_key) not in taken}
         moves = self.expect(ends={attempt.claim.id: Outcome(Event.DONE)} if committed else {}, insert=created)
         assert all(move.new.meta == {"chained_by": str(attempt.claim.id)} for move in moves[Kind.INSERT])
         answered = committed and self.stage.commits is None
-        assert (attempt.key in pilot.known()) == (not answered)
+        assert (key_of(attempt) in pilot.known()) == (not answered)
         if not answered:  # that is a failure; where the claim is lost, or the commit did succeed, it will be refused
             assert attempt.outcome
             assert attempt.outcome.event is verdict(Act.FAIL, attempt.claim)[0]
         if committed and not answered:
-            pilot.tried[attempt.key].add(JobState.DONE)
+            pilot.tried[key_of(attempt)].add(JobState.DONE)
         self.check_ledger(pilot)
 
     @rule(worker=WORKER, leases=LEASES, woken=st.booleans(), fault=st.sampled_from([None, *CLEAR]))
@@ -585,7 +585,7 @@ class Protocol(Witness):
         """
         pilot = self.pilots[worker]
         known, running = pilot.known(), pilot.executor.running()
-        deaf = {attempt.key for attempt in running if attempt.key in known and not obeyed}
+        deaf = {key_of(attempt) for attempt in running if key_of(attempt) in known and not obeyed}
         pilot.stop(obeyed=obeyed)
         moves = self.worker_moves(pilot, deaf)
         assert not moves[Kind.CLAIM]

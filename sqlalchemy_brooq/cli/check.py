@@ -19,7 +19,7 @@ from sqlalchemy_brooq.cli.database import database_engine, database_options, dur
 from sqlalchemy_brooq.cli.endings import FAILED, explained, masked
 from sqlalchemy_brooq.cli.printing import GAP, print_json_array, room_on_stdout, safe
 from sqlalchemy_brooq.cli.settings import load_dotenv, settings_over
-from sqlalchemy_brooq.cli.target import load_queue
+from sqlalchemy_brooq.cli.target import app_dir_option, load_queue
 from sqlalchemy_brooq.config import Config
 from sqlalchemy_brooq.doctor import Finding, Level, Patient, examine
 from sqlalchemy_brooq.queue import Queue
@@ -31,13 +31,7 @@ NARROWEST: Final = 40
 
 @click.command("check", short_help="Look for what is wrong.")
 @click.argument("targets", metavar="[MODULE:QUEUE]...", nargs=-1)
-@click.option(
-    "--app-dir",
-    metavar="FOLDER",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=".",
-    help="The first place where MODULE and the .env file are looked for; by default the current folder.",
-)
+@app_dir_option
 @click.option(
     "--old-transaction",
     metavar="DURATION",

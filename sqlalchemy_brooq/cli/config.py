@@ -18,7 +18,7 @@ from sqlalchemy_brooq import environment
 from sqlalchemy_brooq.cli.endings import Refused, explained, masked
 from sqlalchemy_brooq.cli.run import FLAGS, setting_options
 from sqlalchemy_brooq.cli.settings import URL_VARIABLE, database_url, load_dotenv, settings_over
-from sqlalchemy_brooq.cli.target import load_queue
+from sqlalchemy_brooq.cli.target import app_dir_option, load_queue
 from sqlalchemy_brooq.config import Config
 from sqlalchemy_brooq.environment import Origin
 from sqlalchemy_brooq.queue import Queue
@@ -42,13 +42,7 @@ class Row(NamedTuple):
 
 @click.command("config", short_help="Show the settings in force, and where each comes from.")
 @click.argument("target", metavar="[MODULE:QUEUE]", required=False)
-@click.option(
-    "--app-dir",
-    metavar="FOLDER",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=".",
-    help="The first place where MODULE and the .env file are looked for; by default the current folder.",
-)
+@app_dir_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @setting_options
 def config_command(target: str | None, app_dir: Path, as_json: bool, **options: str | None) -> None:

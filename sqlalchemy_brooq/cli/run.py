@@ -18,7 +18,7 @@ from sqlalchemy_brooq.cli.endings import Failed, Refused, explained
 from sqlalchemy_brooq.cli.logs import FORMATS, LEVELS, log_to_stderr
 from sqlalchemy_brooq.cli.processes import OPTION, Supervision, supervise
 from sqlalchemy_brooq.cli.settings import load_dotenv, setting_option, settings_over
-from sqlalchemy_brooq.cli.target import load_queue
+from sqlalchemy_brooq.cli.target import app_dir_option, load_queue
 from sqlalchemy_brooq.errors import SchemaMismatch
 from sqlalchemy_brooq.queue import Queue
 from sqlalchemy_brooq.service import service_app
@@ -50,13 +50,7 @@ def setting_options(function: Function) -> Function:
 
 @click.command("run", short_help="Run a worker.")
 @click.argument("target", metavar="MODULE:QUEUE")
-@click.option(
-    "--app-dir",
-    metavar="FOLDER",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=".",
-    help="The first place where MODULE and the .env file are looked for; by default the current folder.",
-)
+@app_dir_option
 @click.option(
     "--log-level",
     type=click.Choice(LEVELS, case_sensitive=False),

@@ -25,6 +25,14 @@ from sqlalchemy_brooq.queue import Queue
 
 _RULE: Final = "MODULE:QUEUE names a Queue, or a function without arguments that returns one"
 
+app_dir_option: Final = click.option(
+    "--app-dir",
+    metavar="FOLDER",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=".",
+    help="The first place where MODULE and the .env file are looked for; by default the current folder.",
+)
+
 
 def load_queue(target: str, folder: Path, *, show_traceback: bool | None = None) -> Queue:
     """

@@ -17,7 +17,6 @@ from uuid import UUID
 
 from sqlalchemy import (
     ColumnElement,
-    DateTime,
     Integer,
     Interval,
     Select,
@@ -28,7 +27,6 @@ from sqlalchemy import (
     case,
     cast,
     func,
-    literal_column,
     null,
     or_,
     select,
@@ -38,6 +36,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 from sqlalchemy_brooq.model import JOB
 from sqlalchemy_brooq.statements.fence import PROCESSING, in_states, literal
+from sqlalchemy_brooq.statements.shapes import readable
 from sqlalchemy_brooq.vocabulary import CLAIMABLE, HELD, REPLAY_KEY, TERMINAL, JobState
 
 #: name of what is shown only to who asks for it -> its column; JSON comes as text, exactly as it is stored
@@ -52,10 +51,6 @@ PRIVATE: Final[Mapping[str, ColumnElement[Any]]] = MappingProxyType(
 DOCUMENTS: Final = ("payload", "result")
 """Those that are JSON."""
 _MOMENTS: Final = ("available_at", "claimed_at", "locked_until", "created_at", "updated_at")
-_EVER: Final[tuple[ColumnElement[datetime], ...]] = tuple(
-    literal_column(f"'{year}-06-01Z'::timestamptz") for year in ("0001", "9999")
-)
-"""The years that Python knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +179,7 @@ def _described() -> tuple[ColumnElement[Any], ...]:
     Return what every answer about a job has, and the moment at which it was asked.
     """
     plain = (JOB.c[name] for name in ("id", "topic", "priority", "state", "attempts", "requeues", "locked_by"))
-    return *plain, *(_readable(JOB.c[name]) for name in _MOMENTS), func.now().label("asked_at")
+    return *plain, *(_known(JOB.c[name]) for name in _MOMENTS), func.now().label("asked_at")
 
 
 def _standing(states: frozenset[JobState]) -> ColumnElement[bool]:
@@ -200,10 +195,8 @@ def _ago(duration: timedelta) -> ColumnElement[datetime]:
     return func.now() - cast(duration, Interval)
 
 
-def _readable(moment: ColumnElement[datetime]) -> ColumnElement[datetime]:
+def _known(moment: ColumnElement[datetime]) -> ColumnElement[datetime]:
     """
-    Return *moment* within the years that Python knows: plain SQL may write ``infinity``, say.
+    Return *moment* as Python can read it, where there is one.
     """
-    first, last = _EVER
-    known = func.greatest(func.least(moment, last, type_=DateTime(timezone=True)), first)
-    return case((moment.is_(None), null()), else_=known).label(moment.key)
+    return case((moment.is_(None), null()), else_=readable(moment)).label(moment.key)

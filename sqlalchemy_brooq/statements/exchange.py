@@ -7,7 +7,6 @@ both ways. No statement here ever waits for a lock: rows that somebody else hold
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -40,7 +39,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy_brooq.kinds import MAX_INTEGER
 from sqlalchemy_brooq.model import JOB
 from sqlalchemy_brooq.statements.fence import PROCESSING, at_any_level, held, leaving, literal
-from sqlalchemy_brooq.statements.shapes import IDS, MOMENTS, NUMBERS, WORDS, among, rows_of
+from sqlalchemy_brooq.statements.shapes import IDS, MOMENTS, NUMBERS, WORDS, among, readable, rows_of
 from sqlalchemy_brooq.vocabulary import Event, JobState
 
 MOMENT: Final = DateTime(timezone=True)
@@ -77,14 +76,6 @@ NIL: Final = literal_column("'00000000-0000-0000-0000-000000000000'::uuid", Uuid
 EVER: Final = literal_column("'-infinity'::timestamptz", MOMENT)
 
 
-def _readable(moment: ColumnElement[datetime]) -> ColumnElement[datetime]:
-    """
-    Return *moment* within the years that Python knows: plain SQL may write ``-infinity``, say.
-    """
-    first, last = (cast(literal_column(f"'{year}-06-01Z'"), MOMENT) for year in ("0001", "9999"))
-    return func.greatest(func.least(moment, last), first).label(moment.key)
-
-
 #: What a claim fetches. The documents come as text, so that one that can't be decoded spoils at most its own attempt.
 CLAIMED: Final = (
     JOB.c.id,
@@ -93,8 +84,8 @@ CLAIMED: Final = (
     JOB.c.attempts,
     JOB.c.requeues,
     JOB.c.priority,
-    _readable(JOB.c.created_at),
-    _readable(JOB.c.available_at),
+    readable(JOB.c.created_at).label("created_at"),
+    readable(JOB.c.available_at).label("available_at"),
     JOB.c.claimed_at,
     JOB.c.locked_until,
     cast(JOB.c.meta, Text).label("meta"),

@@ -5,10 +5,24 @@ Shapes that several statements share: rows from arrays, and rows named by their 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from operator import attrgetter
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, DateTime, Dialect, Integer, Select, Text, TypeDecorator, Uuid, cast, column, func
+from sqlalchemy import (
+    ColumnElement,
+    DateTime,
+    Dialect,
+    Integer,
+    Select,
+    Text,
+    TypeDecorator,
+    Uuid,
+    cast,
+    column,
+    func,
+    literal_column,
+)
 from sqlalchemy import bindparam as bind
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.sql.selectable import TableValuedAlias
@@ -87,3 +101,12 @@ def among(target: ColumnElement[Any], ids: Select[Any]) -> ColumnElement[bool]:
     A join would do the same, but on a young table the planner reads all of it for a hash join.
     """
     return target == func.any(func.array(ids.scalar_subquery()))
+
+
+def readable(moment: ColumnElement[datetime]) -> ColumnElement[datetime]:
+    """
+    Return *moment*, which is not NULL, within the years that Python knows: plain SQL may write ``-infinity``, say.
+    """
+    kind = DateTime(timezone=True)
+    first, last = (cast(literal_column(f"'{year}-06-01Z'"), kind) for year in ("0001", "9999"))
+    return func.greatest(func.least(moment, last, type_=kind), first, type_=kind)

@@ -12,10 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from datetime import datetime
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final
-from uuid import UUID
 
 from sqlalchemy_brooq.claim import Claim, interrupt
 from sqlalchemy_brooq.config import ResolvedOptions
@@ -51,9 +49,6 @@ class Stage(Enum):
     OVER = auto()
     """Nothing is left to write."""
 
-
-Key = tuple[UUID, datetime]
-"""What identifies an attempt: by its job's id alone, one process can hold two of one job."""
 
 _concluding: Final = threading.Lock()
 """Orders the first conclusion of an attempt before any other; held for moments only."""
@@ -110,13 +105,6 @@ class Attempt:
         self.span: JobSpan | None = None
         """Where the attempt is traced."""
         self._concluded = False
-
-    @property
-    def key(self) -> Key:
-        """
-        What identifies this attempt among all of a process.
-        """
-        return self.claim.id, self.claim.claimed_at
 
     def may_have_written(self, outcome: Outcome) -> None:
         """

@@ -32,11 +32,9 @@ from sqlalchemy_brooq.worker.aioloop import in_thread
 from sqlalchemy_brooq.worker.attempt import Attempt, InFlight, Stage
 from sqlalchemy_brooq.worker.journal import Journal, fields, log, safe_traceback
 from sqlalchemy_brooq.worker.lending import Loan
-from sqlalchemy_brooq.worker.port import Settlement
+from sqlalchemy_brooq.worker.port import RETRY_HELD, Settlement
 from sqlalchemy_brooq.worker.store import FATES, SETTLE, claim_columns, settlement_columns
 
-RETRY_HELD: Final = 0.05
-"""Seconds before the fence is tried again while somebody else holds the row's lock."""
 LOCK_WAIT: Final = "500ms"
 """How long chained jobs wait at a time for whoever is writing the same keys; below deadlock_timeout."""
 TRY_AGAIN: Final = frozenset({"55P03", "40P01"})

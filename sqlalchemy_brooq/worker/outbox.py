@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from sqlalchemy_brooq.worker.attempt import Attempt, outcome_of
+from sqlalchemy_brooq.worker.port import BATCH
 
-BATCH: Final = 500
-"""Outcomes a statement."""
 BATCH_SIZE: Final = 2**23
 """Characters of results after which a batch is closed."""
 

@@ -6,12 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from sqlalchemy_brooq.claim import Claim
 from sqlalchemy_brooq.vocabulary import JobState, Outcome
 from sqlalchemy_brooq.worker.turns import Request
+
+BATCH: Final = 500
+"""Jobs a statement of a pump, each way."""
+RETRY_HELD: Final = 0.05
+"""Seconds before an outcome is written again whose row somebody else held."""
 
 
 class Settlement(NamedTuple):

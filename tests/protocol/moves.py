@@ -13,11 +13,20 @@ from uuid import UUID
 
 from sqlalchemy_brooq.claim import Claim
 from sqlalchemy_brooq.vocabulary import MOVES, Event, JobState
-from sqlalchemy_brooq.worker.attempt import Key
+from sqlalchemy_brooq.worker.attempt import Attempt
 
+Key = tuple[UUID, datetime]
+"""What identifies an attempt: by its job's id alone, one process can hold two of one job."""
 Row = Any
 """A job as it was read: a named tuple of the table's columns."""
 ENTERED: Final = {enters: event for event, (_, enters) in MOVES.items()}
+
+
+def key_of(attempt: Attempt) -> Key:
+    """
+    Return what identifies *attempt* among all of a process.
+    """
+    return attempt.claim.id, attempt.claim.claimed_at
 
 
 class Kind(Enum):

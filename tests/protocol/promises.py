@@ -17,8 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant
 
 from sqlalchemy_brooq.claim import Claim
 from sqlalchemy_brooq.vocabulary import CLAIMABLE, MOVES, TERMINAL, Event, JobState, Outcome
-from sqlalchemy_brooq.worker.attempt import Key
-from tests.protocol.moves import Kind, Move, Row
+from tests.protocol.moves import Key, Kind, Move, Row
 from tests.protocol.stage import Stage
 from tests.protocol.workers import GUARD, LEASE, Pilot
 

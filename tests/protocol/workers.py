@@ -18,12 +18,12 @@ import sqlalchemy_brooq as brooq
 from sqlalchemy_brooq.claim import Claim
 from sqlalchemy_brooq.vocabulary import Event, JobState, Outcome
 from sqlalchemy_brooq.worker import engine as engines
-from sqlalchemy_brooq.worker.attempt import Attempt, Handler, Key
+from sqlalchemy_brooq.worker.attempt import Attempt, Handler
 from sqlalchemy_brooq.worker.executor import Executor
 from sqlalchemy_brooq.worker.journal import Journal
 from sqlalchemy_brooq.worker.store import HeartbeatStore, PumpStore
 from sqlalchemy_brooq.worker.turns import Turns
-from tests.protocol.moves import Move
+from tests.protocol.moves import Key, Move, key_of
 from tests.protocol.wires import AnswerLost, Fault, Wire
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class Pilot:
         """
         The attempts whose leases it believes to hold.
         """
-        known = {attempt.key: attempt for attempt in self.worker._in_flight.all()}
+        known = {key_of(attempt): attempt for attempt in self.worker._in_flight.all()}
         self.attempts |= known
         return known
 
@@ -248,7 +248,7 @@ class Pilot:
         self.executor.interrupt()
         for attempt in self.executor.running() if obeyed else ():
             self.run(attempt, Act.OBEY)
-        self.dropped |= {attempt.key for attempt in self.executor.running()}
+        self.dropped |= {key_of(attempt) for attempt in self.executor.running()}
         self.worker._abandon()
         for _ in range(3):
             self.pump()
