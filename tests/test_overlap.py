@@ -16,12 +16,19 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from prometheus_client import CollectorRegistry
 from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 
 import sqlalchemy_brooq as brooq
 from sqlalchemy_brooq.claim import Claim
+from sqlalchemy_brooq.metrics import Metrics
 from sqlalchemy_brooq.worker import demand as demands
+from sqlalchemy_brooq.worker.attempt import InFlight
 from sqlalchemy_brooq.worker.demand import FROM_LEFT, Demand
+from sqlalchemy_brooq.worker.journal import Journal
+from sqlalchemy_brooq.worker.outbox import Outbox
+from sqlalchemy_brooq.worker.port import Exchanged, Fate, Reaped
+from sqlalchemy_brooq.worker.pump import Crew, Pump
 from sqlalchemy_brooq.worker.turns import Request, Turns
 from tests.queues import MakeQueue, all_settled, states
 from tests.waiting import eventually
@@ -94,6 +101,69 @@ def test_a_plain_handler_s_thread_runs_on_with_the_next_job(engine: Engine, make
     eventually(all_settled(engine))
     assert len(threads) <= 3
     assert set(contexts) == {None}  # each job begins with a fresh one
+
+
+# -- the search for claims whose answers were lost
+
+
+class Wire:
+    """
+    A pump's port without a database: each claim gets what it asks for.
+    """
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.searched = 0
+
+    def exchange(self, _: object, request: Request | None) -> Exchanged:
+        self.asked += request is not None
+        return Exchanged((), [], {})
+
+    def fates(self, _: object) -> list[Fate]:
+        return []
+
+    def release(self, _: object) -> list[Reaped]:
+        self.searched += 1
+        return []
+
+    def recover(self) -> None:
+        pass
+
+
+def test_no_claim_begins_while_a_search_waits_for_the_other_pump_s_and_afterwards_claims_go_on() -> None:
+    demand = Demand(Turns(["t"]), 1000, lambda: 1000, 1.0)
+    journal = Journal(Metrics(CollectorRegistry()))
+    crew = Crew({}, demand, Outbox(), InFlight(), journal, lambda _: None, 30.0)
+    wire = Wire()
+    pump = Pump(0, wire, crew)
+    of_the_other = take(demand, time.monotonic())
+    crew.doubts.raise_at(time.monotonic())
+
+    demand.hint()
+    assert pump.round() > 0  # it does not spin
+    assert (wire.asked, wire.searched) == (0, 0)
+
+    demand.done(of_the_other, [], time.monotonic(), time.monotonic())
+    demand.look_now()
+    pump.round()
+    assert (wire.asked, wire.searched) == (1, 1)
+
+
+def test_a_search_that_is_given_up_before_its_turn_comes_stops_no_claim() -> None:
+    demand = Demand(Turns(["t"]), 1000, lambda: 1000, 1.0)
+    journal = Journal(Metrics(CollectorRegistry()))
+    crew = Crew({}, demand, Outbox(), InFlight(), journal, lambda _: None, 30.0)
+    wire = Wire()
+    pump = Pump(0, wire, crew)
+    of_the_other = take(demand, time.monotonic())
+    crew.doubts.raise_at(time.monotonic())
+    pump.round()
+    crew.doubts.dismiss()  # as after a while
+
+    demand.done(of_the_other, [], time.monotonic(), time.monotonic())
+    demand.look_now()
+    pump.round()
+    assert (wire.asked, wire.searched) == (1, 0)
 
 
 # -- plans
@@ -275,4 +345,6 @@ def test_a_search_and_a_claim_exclude_each_other(held_first: bool) -> None:
         request = take(demand, 1.0)
         assert not demand.hold()
         demand.done(request, None, 1.0, 1.0)
-        assert demand.hold()
+        demand.look_now()
+        # One that could not begin keeps nobody waiting: the search may be given up before its turn comes.
+        assert demand.take(9.0) is not None

@@ -12,10 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from sqlalchemy_brooq.claim import Claim
+from sqlalchemy_brooq.worker.port import BATCH
 from sqlalchemy_brooq.worker.turns import Request, Turns
 
-BATCH: Final = 500
-"""Jobs a statement."""
 WORTHWHILE: Final = 4
 """While work is there, ask once a quarter of the slots is free: whole batches are cheaper."""
 SOON: Final = 0.005
@@ -132,11 +131,11 @@ class Demand:
 
     def hold(self) -> bool:
         """
-        Keep claims from beginning until `go_on`; False as long as one is under way.
+        Keep claims from beginning until `go_on`; False, and nothing is kept, where one is under way.
         """
         with self._change:
-            self._held = True
-            return not self._under_way
+            self._held = not self._under_way
+            return self._held
 
     def go_on(self) -> None:
         """

@@ -19,7 +19,7 @@ from sqlalchemy_brooq.worker.attempt import Attempt, Handler, InFlight, by_job, 
 from sqlalchemy_brooq.worker.demand import Demand
 from sqlalchemy_brooq.worker.journal import Journal, fields, log
 from sqlalchemy_brooq.worker.outbox import Outbox
-from sqlalchemy_brooq.worker.port import Exchanged, PumpPort, Settlement, SpoiledBatch
+from sqlalchemy_brooq.worker.port import RETRY_HELD, Exchanged, PumpPort, Settlement, SpoiledBatch
 from sqlalchemy_brooq.worker.traffic import Traffic
 from sqlalchemy_brooq.worker.turns import Request
 
@@ -29,8 +29,6 @@ SOON: Final = 0.005
 """Seconds before a search that has to wait for the other pump's claim is tried again."""
 REFUSALS: Final = 6
 """How often an outcome is offered that the database refuses, each time plainer; then the lease is left to run out."""
-RETRY_HELD: Final = 0.05
-"""Seconds before an outcome is written again whose row somebody else held."""
 
 
 class Doubts:
@@ -143,7 +141,8 @@ class Pump:
             return self._demand.poll_interval  # whoever is at work goes on with what is left
         try:
             batch = self._outbox.take(now)
-            request = self._demand.take(now)
+            # None begins while a search is due, which waits for those under way.
+            request = None if self._doubts.are_due(now) else self._demand.take(now)
             if batch or request:
                 self._exchange(batch, request, now)
         finally:
@@ -159,9 +158,7 @@ class Pump:
 
     def _pause(self, now: float) -> float:
         outcomes = self._outbox.pause(now)
-        pause = self._demand.pause(now)
-        if self._doubts.are_due(now):
-            pause = min(pause, SOON)
+        pause = SOON if self._doubts.are_due(now) else self._demand.pause(now)
         return pause if outcomes is None else min(pause, outcomes)
 
     def _exchange(self, batch: list[Attempt], request: Request | None, now: float) -> None:
