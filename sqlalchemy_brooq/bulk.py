@@ -7,6 +7,7 @@ The objects stay transient; what was added to the session is written as the sess
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 from uuid import UUID
@@ -155,14 +156,18 @@ class _Slice:
         self._write_loose(connection)
         added = set(self._added)
         results: list[Enqueued] = []
+        kinds: list[tuple[str, bool]] = []
         for job in self.jobs:  # only the first time that one is met, it can have been created
             if job in added:
                 results.append(_owned(job, pending))
                 theirs.add(results[-1].id)
             else:
-                created = self._drafts.pop(job, None) is not None and bool(job.created)
-                tally.counts[job.topic, created] += 1
-                results.append(Enqueued(job.id, created))
+                values = job.__dict__  # which is what the attributes of an object without a row would answer
+                created = self._drafts.pop(job, None) is not None and values["created"]
+                kinds.append((values["topic"], created))
+                results.append(Enqueued(values["id"], created))
+        for kind, count in Counter(kinds).items():
+            tally.counts[kind] += count
         return results
 
     def _write_loose(self, connection: Connection) -> None:

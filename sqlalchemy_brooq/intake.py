@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -44,6 +45,7 @@ _ROUNDS: Final = 50
 """How often a job is looked for whose key is taken and given back all the time."""
 _FOUND_BY: Final = ("id", "topic", "idempotency_key")
 _ENGINE_COLUMNS: Final = frozenset(JOB.c.keys()) - GIVEN.keys()
+_NO_EXTRA: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class Draft(NamedTuple):
@@ -95,7 +97,9 @@ def draft(job: Job, serializer: Serializer | None) -> Draft:
         raise InvalidJob(f"id {job_id!r} is refused: a UUID")
     moment, meta = values.get("available_at"), values.get("meta")
     delay = moment.delay if isinstance(moment, Later) else None
-    extra = {name: values[name] for name in values.keys() & _ENGINE_COLUMNS if values[name] is not None}
+    extra = _NO_EXTRA
+    if given := values.keys() & _ENGINE_COLUMNS:
+        extra = {name: values[name] for name in given if values[name] is not None}
     return Draft(
         job_id,
         values.get("topic") or checked_topic(values.get("topic", "")),

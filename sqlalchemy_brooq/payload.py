@@ -110,8 +110,8 @@ class _ForeignType(PayloadError):  # noqa: N818 - names what was found
     """
 
 
-def _dumps(payload: Any) -> str:
-    return json.dumps(payload, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+#: Made once: ``json.dumps`` with these options would make one for each job.
+_dumps: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
 
 
 def _check_json(text: Any, what: str) -> None:
@@ -151,7 +151,7 @@ def _accepted(text: str, what: str) -> str:
         if _ESCAPED_SURROGATE.search(text):
             text = _dumps(json.loads(text))
     try:
-        size = len(text.encode())
+        size = len(text) if text.isascii() else len(text.encode())
     except UnicodeEncodeError as error:
         found = error.object[error.start : error.start + 1]
         raise PayloadError(f"{what} has a string with a lone surrogate ({found!a}), which jsonb can't hold") from error
