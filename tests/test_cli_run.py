@@ -44,6 +44,7 @@ async def post(claim):
 
 @queue.handler("nap", attempt_timeout="100ms")
 def nap(claim):
+    open("napping", "w").close()
     time.sleep(600)
 
 
@@ -83,8 +84,12 @@ def done(engine: Engine, job_id: UUID) -> object:
     return row(engine, job_id)["result"]
 
 
-def processing(engine: Engine, job_id: UUID) -> None:
-    eventually(lambda: row(engine, job_id)["state"] == "processing", message="the job was not claimed")
+def take_a_nap(engine: Engine, shop: Path) -> None:
+    """
+    Enqueue a job that sleeps, and wait until its handler runs: one that was only claimed would be given back.
+    """
+    insert(engine, "nap")
+    eventually((shop / "napping").exists, message="the handler did not begin")
 
 
 def write(folder: Path, program: str) -> None:
@@ -265,7 +270,7 @@ def test_a_worker_does_without_alembic(shop: Path, engine: Engine) -> None:
 def test_a_handler_that_ignores_the_end_makes_the_exit_code_1(shop: Path, engine: Engine) -> None:
     with RunningWorker("shop:queue", "--shutdown-grace", "0", cwd=shop, SHOP_URL=shown(engine.url)) as worker:
         worker.announcement()
-        processing(engine, insert(engine, "nap"))
+        take_a_nap(engine, shop)
 
         assert worker.end() == 1
         assert worker.err.splitlines()[-1].startswith("Error: 1 handler ignored the end of the worker: ")
@@ -274,7 +279,7 @@ def test_a_handler_that_ignores_the_end_makes_the_exit_code_1(shop: Path, engine
 def test_a_second_signal_ends_the_grace_period(shop: Path, engine: Engine) -> None:
     with RunningWorker("shop:queue", "--shutdown-grace", "10m", cwd=shop, SHOP_URL=shown(engine.url)) as worker:
         worker.announcement()
-        processing(engine, insert(engine, "nap"))
+        take_a_nap(engine, shop)
         worker.process.send_signal(signal.SIGTERM)
         with pytest.raises(subprocess.TimeoutExpired):
             worker.process.wait(1)
