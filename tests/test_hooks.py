@@ -91,9 +91,15 @@ def test_a_requeue_is_told_by_a_shutdown_and_by_the_reaper(engine: Engine, make_
         )
     queue = make_queue(engine, shutdown_grace="0", workers=1)
     heard = listening(queue)
-    queue.register("t", lambda claim: claim.wait(60))
+    started = threading.Event()
+
+    @queue.handler("t")
+    def handle(claim: brooq.Claim) -> None:
+        started.set()
+        claim.wait(60)
+
     queue.start()
-    eventually(lambda: row(engine, job.id)["state"] == "processing")
+    assert started.wait(10)
     eventually(lambda: row(engine, expired.id)["state"] == "pending")
     queue.stop()
 
