@@ -20,6 +20,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy_brooq.durations import format_duration
 from sqlalchemy_brooq.errors import BrooqError, JobNotFound
 from sqlalchemy_brooq.kinds import MAX_INTEGER
+from sqlalchemy_brooq.sqlstates import QUERY_CANCELED, sqlstate
 from sqlalchemy_brooq.statements import browsing
 from sqlalchemy_brooq.statements.browsing import DOCUMENTS, PRIVATE, Filter
 from sqlalchemy_brooq.statements.watching import ready_ages, time_limit
@@ -46,7 +47,6 @@ PAGE: Final = 1_000
 """Jobs that are read at once."""
 PERIOD: Final = timedelta(hours=1)
 """What the rates of `stats` are about."""
-_QUERY_CANCELED: Final = "57014"
 _EVER: Final = timedelta(days=3_650_000).total_seconds()
 """Since when a job is ready that is so since ``-infinity``."""
 _TIME_LIMIT: Final = time_limit()
@@ -319,7 +319,7 @@ def _ask(
             connection.execute(_TIME_LIMIT, {"milliseconds": min(budget // timedelta(milliseconds=1), MAX_INTEGER)})
             return connection.execute(statement, parameters).all()
     except OperationalError as error:
-        if getattr(error.orig, "sqlstate", None) == _QUERY_CANCELED:
+        if sqlstate(error) == QUERY_CANCELED:
             return None
         raise
 

@@ -20,6 +20,7 @@ from sqlalchemy_brooq import commits
 from sqlalchemy_brooq.browse import Filter, Transactions
 from sqlalchemy_brooq.commits import Tally
 from sqlalchemy_brooq.identity import new_id
+from sqlalchemy_brooq.sqlstates import BLOCKED, sqlstate
 from sqlalchemy_brooq.statements import operating
 from sqlalchemy_brooq.statements.waiting import limit_lock_waits
 from sqlalchemy_brooq.vocabulary import MOVES, TERMINAL, Enqueued, Event, JobState
@@ -33,9 +34,6 @@ PAUSES: Final = (0.1, 0.2, 0.4, 0.8, 1.6)
 """Seconds before those that others held are tried again."""
 LOCK_LIMIT: Final = "200ms"
 """How long a replay waits for somebody who writes the same one."""
-
-_BLOCKED: Final = frozenset({"55P03", "40P01"})
-"""The server's codes for a lock that didn't come in time, and for a deadlock."""
 
 
 class Ids:
@@ -238,7 +236,7 @@ class _Work:
                 found = {row.id: row for row in self._fates(connection, rest)}
                 tally.announced.append(commits.wake(connection, tally.wakeups()))
         except OperationalError as error:
-            if getattr(error.orig, "sqlstate", None) not in _BLOCKED:
+            if sqlstate(error) not in BLOCKED:
                 raise
             return self._halves(ids)
         commits.publish(tally)

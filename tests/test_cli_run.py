@@ -319,8 +319,8 @@ def test_it_gives_up_when_every_slot_is_taken_by_a_handler_that_hangs(shop: Path
         ("shop:send", "shop:send can't be called without arguments (missing a required argument: 'claim'): "),
         ("shop:make_none", "shop:make_none returned None: "),
         ("shop:make_async", "shop:make_async is an async def function"),
-        ("shop:make_error", "shop:make_error can't be loaded: ValueError: two (shop.py, line 37); --log-level debug"),
-        ("shop:make_exit", "shop:make_exit can't be loaded: SystemExit: 0 (shop.py, line 38); --log-level debug"),
+        ("shop:make_error", "shop:make_error can't be loaded: ValueError: two (shop.py, line 38); --log-level debug"),
+        ("shop:make_exit", "shop:make_exit can't be loaded: SystemExit: 0 (shop.py, line 39); --log-level debug"),
     ],
 )
 def test_a_target_that_gives_no_queue_is_wrong_usage(tmp_path: Path, target: str, error: str) -> None:

@@ -16,6 +16,7 @@ import click
 
 from sqlalchemy_brooq.cli.endings import Failed, Refused, explained
 from sqlalchemy_brooq.cli.logs import FORMATS, LEVELS, log_to_stderr
+from sqlalchemy_brooq.cli.printing import counted
 from sqlalchemy_brooq.cli.processes import OPTION, Supervision, supervise
 from sqlalchemy_brooq.cli.settings import load_dotenv, setting_option, settings_over
 from sqlalchemy_brooq.cli.target import app_dir_option, load_queue
@@ -160,7 +161,7 @@ def _announce(queue: Queue, address: str | None) -> None:
         return
     where = f"health at {address}" if address else "no health address"
     topics = ", ".join(sorted(queue.topics))
-    line = f"worker {health.worker} serves {topics} in {_counted(health.slots, 'slot')}; {where}"
+    line = f"worker {health.worker} serves {topics} in {counted(health.slots, 'slot')}; {where}"
     try:
         click.echo(line)
     except OSError:  # nobody reads it: no reason not to work, nor to complain again when the process ends
@@ -172,10 +173,6 @@ def _left_behind(report: StopReport) -> Iterator[str]:
     if report.hung:
         yield f"all slots ({report.hung}) were taken by handlers that hang: start another worker in this one's place"
     if report.abandoned:
-        yield f"{_counted(report.abandoned, 'handler')} ignored the end of the worker: {again}"
+        yield f"{counted(report.abandoned, 'handler')} ignored the end of the worker: {again}"
     if report.unwritten:
-        yield f"{_counted(report.unwritten, 'outcome')} could not be written: {again}"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+        yield f"{counted(report.unwritten, 'outcome')} could not be written: {again}"

@@ -19,13 +19,12 @@ from sqlalchemy import URL, Connection, NullPool, create_engine, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from sqlalchemy_brooq.demo import programs
+from sqlalchemy_brooq.sqlstates import INSUFFICIENT_PRIVILEGE, sqlstate
 
 OLDEST: Final = 140_000
 """The oldest server that will do, as ``server_version_num`` tells it."""
 PATIENCE: Final = 20.0
 """Seconds for which the schema is tried to be dropped."""
-
-_NO_RIGHT: Final = "42501"
 
 
 class Refused(Exception):  # noqa: N818 - said to the user as it is
@@ -113,7 +112,7 @@ def _create(connection: Connection, name: str, role: str, database: str) -> None
     try:
         connection.execute(text(f"CREATE SCHEMA {name}"))
     except SQLAlchemyError as error:
-        if getattr(getattr(error, "orig", None), "sqlstate", None) != _NO_RIGHT:
+        if sqlstate(error) != INSUFFICIENT_PRIVILEGE:
             raise
         quote = connection.dialect.identifier_preparer.quote
         raise Refused(

@@ -21,6 +21,7 @@ from sqlalchemy_brooq.doctor.findings import Check, Finding, Level, Patient, Rep
 from sqlalchemy_brooq.durations import format_duration
 from sqlalchemy_brooq.policy import error_text
 from sqlalchemy_brooq.schema import translated_schema
+from sqlalchemy_brooq.sqlstates import QUERY_CANCELED, sqlstate
 from sqlalchemy_brooq.statements import checking
 from sqlalchemy_brooq.statements.watching import time_limit
 from sqlalchemy_brooq.worker.connection import short_transaction
@@ -49,7 +50,6 @@ _OF_TABLE: Final[Checks] = MappingProxyType(
 _OF_VACUUM: Final[Checks] = MappingProxyType(
     {"dead rows": vacuum.has_few_dead_rows, "old transactions": vacuum.is_held_back}
 )
-_QUERY_CANCELED: Final = "57014"
 
 
 def examine(patient: Patient) -> Iterator[Finding]:
@@ -99,7 +99,7 @@ def _looked(name: str, check: Check, room: Room) -> Iterator[Finding]:
             connection.execute(time_limit(), {"milliseconds": BUDGET // timedelta(milliseconds=1)})
             yield from list(check(replace(room, connection=connection)))
     except SQLAlchemyError as error:
-        if getattr(getattr(error, "orig", None), "sqlstate", None) == _QUERY_CANCELED:
+        if sqlstate(error) == QUERY_CANCELED:
             text = f"it took longer than {format_duration(BUDGET)} to look"
         else:
             text = f"it couldn't be looked at: {error_text(error)}"

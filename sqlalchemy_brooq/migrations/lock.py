@@ -17,6 +17,7 @@ from sqlalchemy.exc import DBAPIError
 
 from sqlalchemy_brooq.durations import format_duration
 from sqlalchemy_brooq.errors import BrooqError
+from sqlalchemy_brooq.sqlstates import LOCK_NOT_AVAILABLE, sqlstate
 
 LOCK_KEY: Final = int.from_bytes(b"brooqmig", "big")
 """The advisory lock's key; session locks share one space of keys in a database."""
@@ -24,7 +25,6 @@ LOCK_KEY: Final = int.from_bytes(b"brooqmig", "big")
 _PAUSE: Final = timedelta(milliseconds=100)
 #: While a migration waits for the table, everybody else waits behind it, workers and producers.
 _LONGEST_SLICE: Final = timedelta(seconds=2)
-_LOCK_NOT_AVAILABLE: Final = "55P03"
 _HOLDER: Final = text(
     "SELECT pid FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1"
     " AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())"
@@ -77,9 +77,7 @@ class Patience:
             try:
                 return attempt()
             except DBAPIError as error:
-                # psycopg2 calls it by another name than everybody else.
-                code = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
-                if code != _LOCK_NOT_AVAILABLE:
+                if sqlstate(error) != LOCK_NOT_AVAILABLE:
                     raise
                 if not self.left:
                     raise MigrationBlocked(_in_use(connection, self.total)) from error

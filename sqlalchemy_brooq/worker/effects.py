@@ -26,6 +26,7 @@ from sqlalchemy_brooq import policy, producer
 from sqlalchemy_brooq.claim import Claim, callbacks, chained
 from sqlalchemy_brooq.errors import BrooqError, LifecycleError, TransactionMisused
 from sqlalchemy_brooq.model import Job
+from sqlalchemy_brooq.sqlstates import BLOCKED, DATA_EXCEPTION, sqlstate
 from sqlalchemy_brooq.statements.waiting import holder_waits_for_us, limit_lock_waits
 from sqlalchemy_brooq.vocabulary import Event, Notice, Outcome
 from sqlalchemy_brooq.worker.aioloop import in_thread
@@ -37,10 +38,6 @@ from sqlalchemy_brooq.worker.store import FATES, SETTLE, claim_columns, settleme
 
 LOCK_WAIT: Final = "500ms"
 """How long chained jobs wait at a time for whoever is writing the same keys; below deadlock_timeout."""
-TRY_AGAIN: Final = frozenset({"55P03", "40P01"})
-"""What PostgreSQL answers when such a wait took too long, or was a deadlock."""
-DATA_EXCEPTION: Final = "22"
-"""The class of its answers to a value that a type can't hold."""
 
 TOUCHED: Final = (
     "the job's own row was changed in the transaction that settles it, which was rolled back: raise brooq.CancelJob to"
@@ -342,18 +339,10 @@ def _enqueue_in_turns(attempt: Attempt, loan: Loan, jobs: Sequence[Job]) -> None
                 producer.enqueue_many(loan.session, jobs)
                 loan.connection.execute(limit_lock_waits(), {"limit": before})
         except DBAPIError as error:
-            if sqlstate(error) not in TRY_AGAIN or attempt.stage is not Stage.RUNNING:
+            if sqlstate(error) not in BLOCKED or attempt.stage is not Stage.RUNNING:
                 raise
         else:
             return
-
-
-def sqlstate(error: DBAPIError) -> str | None:
-    """
-    Return the SQLSTATE of *error*, by whichever name the driver has for it.
-    """
-    found: str | None = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
-    return found
 
 
 async def _spawn(session: AsyncSession, work: Callable[..., T], *arguments: Any) -> T:

@@ -18,6 +18,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from sqlalchemy_brooq.config import Config
 from sqlalchemy_brooq.policy import error_text
+from sqlalchemy_brooq.sqlstates import LOCK_NOT_AVAILABLE, sqlstate
 from sqlalchemy_brooq.statements import retention
 from sqlalchemy_brooq.statements.waiting import limit_lock_waits
 from sqlalchemy_brooq.vocabulary import TERMINAL, JobState, Notice
@@ -28,7 +29,6 @@ BATCHES: Final = 100
 """The most batches in one tick; a larger backlog goes on at the next."""
 PROGRESS: Final = 30.0
 """Seconds between lines about a round that takes long."""
-LOCK_NOT_AVAILABLE: Final = "55P03"
 LOCK_WAIT: Final = "100ms"
 """How long the foreign keys of a deleted row may wait for a consumer's transaction."""
 WAITS: Final = 5
@@ -136,7 +136,7 @@ def _constraint(error: DBAPIError) -> str | None:
 
 
 def _is_held(error: DBAPIError) -> bool:
-    return isinstance(error, IntegrityError) or getattr(error.orig, "sqlstate", None) == LOCK_NOT_AVAILABLE
+    return isinstance(error, IntegrityError) or sqlstate(error) == LOCK_NOT_AVAILABLE
 
 
 class Retention:

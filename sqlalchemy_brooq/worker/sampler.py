@@ -18,6 +18,7 @@ from sqlalchemy.exc import OperationalError
 
 from sqlalchemy_brooq.metrics import Kind, Sample, Watch
 from sqlalchemy_brooq.schema import translated_schema
+from sqlalchemy_brooq.sqlstates import QUERY_CANCELED, sqlstate
 from sqlalchemy_brooq.statements import watching
 from sqlalchemy_brooq.worker.connection import Transactions
 
@@ -36,7 +37,6 @@ BUDGET: Final = 1.0
 LONGEST_PERIOD: Final = 1_920.0
 """Seconds between samples that never fit into the budget."""
 
-_QUERY_CANCELED: Final = "57014"
 _TIME_LIMIT: Final = watching.time_limit()
 _STATEMENTS: Final[Mapping[Kind, Executable]] = MappingProxyType(
     {
@@ -154,7 +154,7 @@ class SamplerStore:
                 table = connection.execute(watching.table_identity(translated_schema(connection))).one()
                 rows = connection.execute(_STATEMENTS[kind]).all()
         except OperationalError as error:
-            if getattr(error.orig, "sqlstate", None) == _QUERY_CANCELED:
+            if sqlstate(error) == QUERY_CANCELED:
                 return None
             raise
         return Sample(tuple(table), dict(map(_measured, rows)))
