@@ -132,6 +132,9 @@ class Claim:
     def check(self) -> None:
         """
         Raise the interruption's cause, if there is one; call it between steps of long work.
+
+        Raises:
+            Interruption: The engine wants the handler to end: one of its subclasses.
         """
         if self._cause is not None:
             raise self._cause
@@ -141,6 +144,9 @@ class Claim:
         Sleep for *seconds*, or until an interruption, and then raise its cause.
 
         For plain handlers: in an ``async def`` handler it would block the loop; use ``asyncio.sleep`` there.
+
+        Raises:
+            Interruption: The engine wants the handler to end: one of its subclasses.
         """
         with _interrupting:
             if self._cause is None and self._waker is None:
@@ -153,6 +159,8 @@ class Claim:
     def chain(self, *jobs: Job) -> None:
         """
         Enqueue *jobs* in the transaction that writes this job as done, and only then.
+
+        A job that can't be enqueued then is a failure of this attempt, and nothing of the transaction commits.
 
         Raises:
             TypeError: One of them is not a `Job`.

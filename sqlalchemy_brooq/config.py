@@ -67,10 +67,14 @@ class ConfigKeywords(TypedDict, total=False):
 @dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False)
 class Config:
     """
-    The settings of a queue, validated; `SETTINGS` says what each one means.
+    The settings of a queue, validated.
 
     Durations are given as a ``timedelta`` or as text with a unit (``"30s"``, ``"1h30m"``) and read as a ``timedelta``.
     A default that derives from another setting follows it, also through ``dataclasses.replace``, until it is given.
+
+    Args:
+        settings: The settings by their names, in small letters; what is left out has its default. The reference of the
+            settings, and ``brooq-worker config``, say what each one means.
 
     Raises:
         ConfigError: Settings were refused; all of them are named.
@@ -134,7 +138,7 @@ class Config:
     @property
     def listen(self) -> tuple[str, int] | None:
         """
-        Host and port of `listen_address`; ``None`` where it is off.
+        Host and port of ``listen_address``; ``None`` where it is off.
         """
         return None if self.listen_address == OFF else host_and_port(self.listen_address)
 
@@ -188,7 +192,11 @@ class ResolvedOptions:
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class HandlerOptions:
     """
-    What a handler sets for itself, validated; `OPTIONS` says what each one means, ``None`` means the queue's setting.
+    What a handler sets for itself, validated; ``None`` means the queue's setting.
+
+    Args:
+        options: The options by their names, as for `Queue.handler`. The reference of the settings says what each one
+            means. Durations are given and read as in `Config`.
 
     Raises:
         ConfigError: Options were refused; all of them are named.

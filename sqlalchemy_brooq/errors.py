@@ -48,7 +48,13 @@ class BrooqError(Exception):
 class ConfigError(BrooqError, ValueError):
     """
     Settings were rejected; `problems` lists every one, not just the first.
+
+    Args:
+        problems: What is wrong, one text each.
     """
+
+    problems: tuple[str, ...]
+    """One text for each setting that was refused: its name, its value, and what it must be."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("; ".join(problems))
@@ -77,6 +83,9 @@ class InvalidPayload(BrooqError, ValueError):  # noqa: N818 - names the handler'
         problems: What is wrong, one text each. They get into ``last_error`` and the log: name fields, not values.
     """
 
+    problems: tuple[str, ...]
+    """One text for each field that is wrong."""
+
     def __init__(self, *problems: str) -> None:
         super().__init__("; ".join(problems))
         self.problems = problems
@@ -96,8 +105,14 @@ class ProtectedColumn(BrooqError, AttributeError):  # noqa: N818 - names the cal
 
 class JobNotFound(BrooqError, LookupError):  # noqa: N818 - the contract's name
     """
-    No job has this id; `job_id` is the id that was asked for.
+    No job has this id.
+
+    Args:
+        job_id: The id that was asked for.
     """
+
+    job_id: UUID
+    """The id that was asked for."""
 
     def __init__(self, job_id: UUID) -> None:
         super().__init__(f"no job has the id {job_id}: it never existed here, was rolled back, or retention deleted it")
@@ -139,6 +154,7 @@ class RetryLater(Signal):
 
     Args:
         delay: A positive ``timedelta`` or zero.
+        message: What ``last_error`` and the log say of it; names the delay if not given.
 
     Raises:
         TypeError: *delay* is not a ``timedelta``.
@@ -200,7 +216,7 @@ class Shutdown(Interruption):
 
 def delay_of(error: BaseException) -> timedelta | None:
     """
-    Return the delay that a `RetryLater` in *error*, its causes or its group asks for, or ``None``.
+    Return the delay that a `RetryLater` in *error*, its causes or its group asks for, as a ``timedelta``, or ``None``.
     """
     found = find_in(error, RetryLater)
     return found.delay if found else None

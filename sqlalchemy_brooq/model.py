@@ -125,7 +125,7 @@ class Job(Protected, Base):
         priority: Higher goes first; -2 to 2.
 
     Raises:
-        InvalidJob: An argument breaks its rule.
+        InvalidJob: An argument breaks its rule, or both *available_at* and *delay* are given.
         PayloadError: ``jsonb`` can't hold the payload.
     """
 

@@ -77,8 +77,16 @@ def enqueue_many(session: SessionLike, jobs: Iterable[Job]) -> list[Enqueued]:
     With psycopg, jobs without a key and a time go by COPY, which ``before_cursor_execute`` doesn't see. Keys are
     written in sorted order within a slice of 10,000; producers of more that are the same should sort theirs.
 
+    Args:
+        session: As for `enqueue`.
+        jobs: Any iterable of `Job` objects, also a generator.
+
     Returns:
         As from `enqueue`, in the order of *jobs*.
+
+    Raises:
+        InvalidJob: A job is refused.
+        TypeError: *session* or *jobs*, or one of these, is something else.
     """
     target = target_of("enqueue_many", session)
     if isinstance(jobs, Job) or not isinstance(jobs, Iterable):
@@ -110,11 +118,17 @@ def cancel(session: SessionLike, job_id: UUID | str) -> bool:
 
     A running handler is told once the transaction has committed; what it returns is not recorded any more.
 
+    Args:
+        session: As for `enqueue`.
+        job_id: The job's ``id``, also as text.
+
     Returns:
         Whether this call canceled it; False if it was over already.
 
     Raises:
         JobNotFound: There is no such job.
+        InvalidJob: *job_id* is no UUID.
+        TypeError: *session* is something else.
     """
     target = target_of("cancel", session)
     job_id = checked_id(job_id)
@@ -150,9 +164,18 @@ def replay(session: SessionLike, job_id: UUID | str) -> Enqueued:
 
     The new one has the key ``replay:<id>``, so that a second call answers with the first call's job.
 
+    Args:
+        session: As for `enqueue`.
+        job_id: The ``id`` of the job that is over, also as text.
+
+    Returns:
+        The id of the new job, and whether this call created it.
+
     Raises:
         JobNotFound: There is no such job.
-        InvalidJob: It is not over yet.
+        InvalidJob: It is not over yet, or *job_id* is no UUID.
+        BrooqError: The new job was inserted and deleted by others again and again, while this looked for it.
+        TypeError: *session* is something else.
     """
     target = target_of("replay", session)
     job_id = checked_id(job_id)

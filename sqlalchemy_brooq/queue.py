@@ -124,6 +124,9 @@ class Queue:
         Args:
             topic: What it handles.
             options: The fields of `HandlerOptions`.
+
+        Raises:
+            ConfigError: An option is refused; otherwise as for `register`.
         """
         resolved = HandlerOptions(**options)
 
@@ -140,6 +143,11 @@ class Queue:
         It is called with the `Claim`, and with a session if the options say ``transactional``. Where its second
         parameter is annotated with a dataclass, a TypedDict, a msgspec Struct or a pydantic model, it gets the payload
         as that, between the two; in a transactional handler the payload may also come last.
+
+        Args:
+            topic: What it handles: 1 to 255 of ``a-z 0-9 . - _``, beginning with a letter or digit.
+            function: ``def`` or ``async def``; with ``keep_result=True`` what it returns is stored.
+            options: What differs from the queue's settings; nothing if not given.
 
         Raises:
             InvalidJob: The topic breaks the grammar.
@@ -189,6 +197,9 @@ class Queue:
 
         ``brooq-worker run`` applies its options and the environment with it.
 
+        Args:
+            settings: As for `Config`; what is left out stays.
+
         Raises:
             ConfigError: Settings were refused, or disagree with a handler's options; nothing was changed.
             LifecycleError: The queue was started, or closed.
@@ -228,6 +239,12 @@ class Queue:
     def begin(self) -> Iterator[Session]:
         """
         Open a session of the queue's engine in a transaction, to enqueue and write together.
+
+        It commits at the end of the block, and rolls back if that raises. The session is made by the queue's
+        ``session_factory``, if it has one.
+
+        Raises:
+            LifecycleError: The queue has an ``AsyncEngine``: use `abegin`.
         """
         self._plain_engine("begin", "abegin")
         with self._sessions()() as session:
@@ -242,7 +259,7 @@ class Queue:
     @contextlib.asynccontextmanager
     async def abegin(self) -> AsyncIterator[AsyncSession]:
         """
-        `begin`, for an ``AsyncEngine``.
+        `begin`, for an ``AsyncEngine``; a `LifecycleError` with any other.
         """
         async with self._asessions("abegin")() as session:
             await session.run_sync(_in_a_transaction)
@@ -255,14 +272,22 @@ class Queue:
 
     def enqueue(self, job: Job) -> Enqueued:
         """
-        Enqueue *job* in a transaction of its own.
+        Enqueue *job* in a transaction of its own; the object stays transient, and gets the id of its row.
+
+        Raises:
+            InvalidJob: The job is refused; no SQL was sent.
+            LifecycleError: The queue has an ``AsyncEngine``: use `aenqueue`.
         """
         with self._plain_engine("enqueue", "aenqueue").connect() as connection:
             return producer.enqueue_alone(connection, job)
 
     def cancel(self, job_id: UUID) -> bool:
         """
-        Cancel a job in a transaction of its own; see `brooq.cancel`.
+        Cancel the job *job_id* in a transaction of its own; return whether this call did it, and not an earlier end.
+
+        Raises:
+            JobNotFound: There is no such job.
+            LifecycleError: The queue has an ``AsyncEngine``: use `acancel`.
         """
         with Session(self._plain_engine("cancel", "acancel")) as session, session.begin():
             _at_named_level(session)
@@ -376,6 +401,13 @@ class Queue:
         Args:
             ready: Called once the worker has started.
             signals: What counts as a signal, where that is not simply each SIGINT and SIGTERM.
+
+        Returns:
+            How it ended; ``clean`` of it says whether as it should.
+
+        Raises:
+            SchemaMismatch: The table is missing, older or newer.
+            LifecycleError: Not in the main thread; or the queue is running, or closed.
         """
         # Before the signals are taken: while a silent server is waited for, they still end the process.
         await_server(self._plain_source(), check_schema)

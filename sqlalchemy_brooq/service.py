@@ -34,7 +34,10 @@ class Served(Protocol):
 
 def service_app(queue: Served) -> WSGIApplication:
     """
-    Return the WSGI application with `/healthz` and `/metrics` of *queue*, to be mounted anywhere.
+    Return the WSGI application with ``/healthz`` and ``/metrics`` of *queue*, to be mounted anywhere.
+
+    Args:
+        queue: A `Queue`; it needn't run yet. Its settings say whether there is a token.
     """
     return Surface(
         lambda: health_report(queue.health()),
@@ -47,7 +50,7 @@ def service_app(queue: Served) -> WSGIApplication:
 
 def health_report(health: Health | None) -> dict[str, Any]:
     """
-    Return *health* in the words of `/healthz`.
+    Return *health* in the words of ``/healthz``.
     """
     if health is None:
         return {"healthy": False, "reason": "no worker runs in this process"}

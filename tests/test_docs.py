@@ -14,8 +14,6 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy import URL, CheckConstraint, Engine, Index
 from sqlalchemy.dialects import postgresql
 
-import sqlalchemy_brooq as brooq
-from sqlalchemy_brooq import testing
 from sqlalchemy_brooq.metrics import Metrics
 from sqlalchemy_brooq.model import JOB, STORAGE
 from sqlalchemy_brooq.settings import OPTIONS, SETTINGS, Setting
@@ -151,19 +149,6 @@ def test_the_metrics_are_those_of_the_code() -> None:
         )
         for family in registry.collect()
     }
-
-
-def test_every_public_name_is_in_the_reference() -> None:
-    reference = (DOCS / "reference/api.md").read_text()
-
-    assert [name for name in brooq.__all__ if not re.search(rf"^\.\. \S+:: {name}\b", reference, re.MULTILINE)] == []
-
-
-def test_every_public_name_of_the_testing_kit_is_in_the_reference() -> None:
-    reference = (DOCS / "reference/api.md").read_text().partition("currentmodule:: sqlalchemy_brooq.testing")[2]
-
-    missing = [name for name in testing.__all__ if not re.search(rf"^\.\. \S+:: {name}\b", reference, re.MULTILINE)]
-    assert missing == []
 
 
 def test_every_module_is_in_the_architecture() -> None:

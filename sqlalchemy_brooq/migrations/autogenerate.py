@@ -30,6 +30,16 @@ def include_object(object_: Any, name: str | None, type_: str, reflected: bool, 
     For alembic before 1.18; from then on a plugin does the same with nothing to configure. A table that isn't ours is
     compared as ever.
 
+    Args:
+        object_: What alembic asks about. This one and the others are what it hands to such a function.
+        name: The object's name.
+        type_: What it is; all but ``"table"`` is let through.
+        reflected: Whether it was found in the database, and not in the metadata.
+        compare_to: Its counterpart there; ``None`` where there is none.
+
+    Returns:
+        Whether autogenerate is to compare it.
+
     Raises:
         alembic.util.CommandError: A comparison would propose to rewrite our table, or somebody else's of its name.
     """

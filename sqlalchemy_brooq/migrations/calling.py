@@ -40,7 +40,12 @@ def upgrade(op: Op, to: str = "brooq0001", since: str | None = None) -> None:
 
 def downgrade(op: Op, to: str | None = None, since: str = "brooq0001") -> None:
     """
-    Take back what `upgrade` did: from the revision *since* to *to*; ``None`` drops the table with all its jobs.
+    Take back what `upgrade` did, as a part of the ``downgrade()`` of the revision of yours that called it.
+
+    Args:
+        op: Alembic's ``op``.
+        to: The revision to go back to; ``None`` drops the table with all its jobs.
+        since: The revision that the table is of before; checked against the database.
 
     Raises:
         alembic.util.CommandError: There is no such revision, or the table is somebody else's or not of *since*.

@@ -43,6 +43,7 @@ class MigrationResult:
     before: str | None
     """The revision that the table was of; ``None``: there was no table."""
     after: str | None
+    """The revision that it is of now."""
     message: str
     """The same in one line, for people."""
     managed_elsewhere: bool = False
@@ -81,8 +82,8 @@ def migrate(
     Args:
         database: An ``Engine``, or a URL.
         to: ``"head"`` or a revision of ours; ``"base"`` drops the table with all its jobs.
-        lock_timeout: How long to wait, for another migration of the same database, and for who holds a lock on
-            the table that is in the way.
+        lock_timeout: A ``timedelta``: how long to wait, for another migration of the same database, and for who holds
+            a lock on the table that is in the way. A minute by default.
 
     Raises:
         SchemaMismatch: ``job`` isn't ours, is newer than this version, or is not what the version table says.
@@ -126,6 +127,9 @@ def migration_sql(to: str = HEAD) -> str:
     Return the SQL of a migration of an empty database to *to*, or from the newest revision to ``"base"``.
 
     It records itself in ``brooq_alembic_version``, so that `migrate` goes on from there.
+
+    Args:
+        to: ``"head"``, a revision of ours, or ``"base"``.
 
     Raises:
         ConfigError: There is no such revision.

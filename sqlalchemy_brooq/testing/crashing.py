@@ -96,7 +96,13 @@ class CrashReport:
 class NotIdempotent(AssertionError):  # noqa: N818 - says what was found
     """
     A handler that is crashed and run again leaves something else behind; `report` has all of it.
+
+    Args:
+        report: What `crash_everywhere` found.
     """
+
+    report: CrashReport
+    """All places at which it was crashed, and what they left behind."""
 
     def __init__(self, report: CrashReport) -> None:
         super().__init__(str(report))

@@ -164,6 +164,9 @@ def interrupt(cause: type[Interruption], topic: str | None = None) -> AbstractCo
     Args:
         cause: `AttemptTimeout` or `Shutdown`. For a lease that is lost there is `lose_lease`.
         topic: The one topic whose jobs it strikes; all if not given.
+
+    Raises:
+        TypeError: *cause* is another one.
     """
     if cause not in CAUSES:
         raise TypeError(

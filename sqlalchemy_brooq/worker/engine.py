@@ -104,15 +104,21 @@ class StopReport:
 @dataclass(frozen=True, slots=True)
 class Health:
     """
-    What `/healthz` answers with.
+    How a worker is: what ``/healthz`` answers with.
     """
 
     healthy: bool
+    """Whether all is well with the loops, and hung handlers have not taken every slot."""
     worker: str
+    """The name that stands in ``locked_by``."""
     leases: int
+    """Jobs that it holds: waiting, running, or with an outcome that is being written."""
     slots: int
+    """How many handlers may run at once."""
     hung: int
+    """How many slots hung handlers have taken."""
     loops: tuple[LoopHealth, ...]
+    """How each background loop is."""
 
 
 class Worker:

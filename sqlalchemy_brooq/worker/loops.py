@@ -26,15 +26,18 @@ SLACK: Final = 5.0
 @dataclass(frozen=True, slots=True)
 class LoopHealth:
     """
-    What is known of one loop.
+    What is known of one background loop.
     """
 
     name: str
     alive: bool
+    """Whether its thread runs."""
     failures: int
+    """How many rounds have failed in a row."""
     age: float
     """Seconds since the last round that succeeded."""
     healthy: bool
+    """False when it has failed three times in a row, is late, or has ended."""
 
 
 class Loop:
