@@ -17,7 +17,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy_brooq.metrics import Metrics
 from sqlalchemy_brooq.model import JOB, STORAGE
 from sqlalchemy_brooq.settings import OPTIONS, SETTINGS, Setting
-from sqlalchemy_brooq.vocabulary import CLAIMABLE, MOVES, TERMINAL, JobState
+from sqlalchemy_brooq.vocabulary import CLAIMABLE, HELD, MOVES, TERMINAL, Event, JobState
 from tests.pages import ACTING, Reader, blocks, table
 from tests.servers import ROOT
 
@@ -100,6 +100,35 @@ def test_the_moves_are_those_of_the_code() -> None:
         [f"`{event}`", ", ".join(f"`{state}`" for state in JobState if state in leaves), f"`{enters}`"]
         for event, (leaves, enters) in MOVES.items()
     ]
+
+
+def test_the_drawing_of_the_states_is_up_to_date() -> None:
+    picture = script("states.py")
+
+    assert picture.FILE.read_text() == picture.drawn(), "python docs/states.py draws it anew"
+
+
+def test_a_move_that_the_drawing_does_not_know_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    picture = script("states.py")
+    monkeypatch.setattr(picture, "MOVES", {**MOVES, Event.DONE: (CLAIMABLE, JobState.DONE)})
+
+    with pytest.raises(KeyError, match="JobDone"):
+        picture.drawn()
+
+
+def test_an_arrow_that_ends_elsewhere_than_its_move_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    picture = script("states.py")
+    monkeypatch.setattr(picture, "MOVES", {**MOVES, Event.DEAD: (HELD, JobState.DONE)})
+
+    with pytest.raises(ValueError, match="should touch done"):
+        picture.drawn()
+
+
+def test_the_drawing_of_the_states_has_a_text_for_those_who_do_not_see_it() -> None:
+    text = re.search(r"!\[([^]]+)\]\(\.\./images/states\.svg\)", (DOCS / "explanation/states.md").read_text())
+
+    assert text is not None
+    assert [state for state in JobState if state not in text[1]] == []
 
 
 def test_the_states_are_those_of_the_code() -> None:
