@@ -28,7 +28,7 @@ copyright = author  # noqa: A001 - sphinx's name
 release = version = __version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.intersphinx", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "changes"]
 
 myst_heading_anchors = 3
 #: Names in docstrings stand in single backquotes: links where there is something to link to, and code everywhere else.
