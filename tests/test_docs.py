@@ -4,9 +4,12 @@ The documentation is true: its pages are followed block by block, and its tables
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import importlib.util
 import re
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy import URL, CheckConstraint, Engine, Index
 from sqlalchemy.dialects import postgresql
 
+import sqlalchemy_brooq
 from sqlalchemy_brooq.metrics import Metrics
 from sqlalchemy_brooq.model import JOB, STORAGE
 from sqlalchemy_brooq.settings import OPTIONS, SETTINGS, Setting
@@ -187,6 +191,36 @@ def test_every_module_is_in_the_architecture() -> None:
 
     names = {path.stem for path in modules} - {"__init__", "__main__"}
     assert sorted(name for name in names if f"`{name}`" not in architecture) == []
+
+
+def test_the_names_in_the_architecture_are_those_of_the_code() -> None:
+    architecture = (DOCS / "architecture.md").read_text()
+    life = architecture.partition("## The life of a job")[2].partition("\n## ")[0]
+    tables = architecture.partition("## Modules and layers")[2].partition("## Threads")[0]
+    modules = {path.stem for path in (ROOT / "sqlalchemy_brooq").rglob("*.py")} | {"pytest_brooq"}
+    modules |= {f"{path.name}/" for path in (ROOT / "sqlalchemy_brooq").rglob("*") if path.is_dir()}
+
+    rows = [line.split("|")[1:3] for line in tables.splitlines() if line.startswith("| ") and "`" in line]
+    named = re.findall(r"`([a-z_]+/?)`", "".join(cell for row in rows for cell in row))
+    assert [name for name in named if name not in modules] == []
+    places = re.findall(r"`((?:[a-z_]+\.)+[A-Za-z_.]+)`", life)
+    assert len(places) > 30
+    assert [place for place in places if place != "session.add" and not leads_somewhere(place)] == []
+
+
+def leads_somewhere(place: str) -> bool:
+    """
+    Whether *place* is a module of ours, or something in one.
+    """
+    found: Any = sqlalchemy_brooq
+    for name in place.split("."):
+        with contextlib.suppress(ModuleNotFoundError):
+            if isinstance(found, ModuleType):
+                importlib.import_module(f"{found.__name__}.{name}")
+        if not hasattr(found, name):
+            return False
+        found = getattr(found, name)
+    return True
 
 
 def test_each_index_serves_the_statement_that_the_architecture_shows(engine: Engine) -> None:
