@@ -173,3 +173,35 @@ def test_an_outcome_that_the_database_refuses_for_good_is_given_up(
     eventually(lambda: (h := queue.health()) is not None and h.leases == 0, timeout=20)
     assert "is given up, and its lease runs out" in caplog.text
     assert row(engine, refused)["state"] == "processing"
+
+
+def test_a_log_handler_that_raises_stops_no_job(
+    engine: Engine, make_queue: MakeQueue, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Broken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:  # noqa: ARG002
+            raise OSError("the log is full")
+
+    def handle(claim: brooq.Claim) -> None:
+        if claim.payload == "odd" and claim.attempt == 1:
+            raise ValueError("a failure")
+
+    log, broken = logging.getLogger("sqlalchemy_brooq"), Broken(logging.DEBUG)
+    log.addHandler(broken)
+    level = log.level
+    log.setLevel(logging.DEBUG)
+    try:
+        add(engine, *(brooq.Job("t", kind) for kind in ["even", "odd"] * 20))
+        queue = make_queue(engine)
+        queue.register("t", handle)
+        queue.start()
+        eventually(all_settled(engine), 10)
+        report = queue.stop()
+    finally:
+        log.removeHandler(broken)
+        log.setLevel(level)
+
+    assert states(engine) == {"done": 40}
+    assert report is not None
+    assert report.clean
+    assert "the log is full" in capsys.readouterr().err

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final, TypeVar
 
-log = logging.getLogger("sqlalchemy_brooq.worker")
+from sqlalchemy_brooq.worker.log import log
 
 CLEAN_UP: Final = 1.0
 """Seconds that canceled tasks have to clean up."""
@@ -46,9 +45,14 @@ class HandlerLoop:
         Start the loop's thread, unless the loop is the consumer's.
         """
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=_run, args=[self._loop], name="brooq-loop", daemon=True)
-            self._thread.start()
+            loop = asyncio.new_event_loop()
+            thread = threading.Thread(target=_run, args=[loop], name="brooq-loop", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads can be had
+                loop.close()
+                raise
+            self._loop, self._thread = loop, thread
 
     def call(self, start: Callable[[asyncio.AbstractEventLoop], None]) -> None:
         """
@@ -90,7 +94,7 @@ def _ran_to_its_stop(loop: asyncio.AbstractEventLoop) -> bool:
     """
     try:
         loop.run_forever()
-    except BaseException:  # a thread's top: a task of a handler's own raised it, and the loop goes on
+    except BaseException:  # noqa: BLE001 - a thread's top: a task of a handler's own raised it
         log.exception("a task in the handlers' loop raised what would end the loop; it goes on")
         return False
     return True

@@ -7,7 +7,6 @@ Owns connecting, the isolation level and the deadline of each call. Knows nothin
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import random
 import socket
@@ -22,8 +21,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, InvalidRequestError, Oper
 
 from sqlalchemy_brooq.policy import error_text
 from sqlalchemy_brooq.worker.forks import cut_off
-
-log = logging.getLogger("sqlalchemy_brooq.worker")
+from sqlalchemy_brooq.worker.log import log
 
 READ_COMMITTED: Final = "READ COMMITTED"
 CONNECT: Final = 5
@@ -259,7 +257,7 @@ def await_server(engine: Engine, check: Callable[[Connection], None]) -> None:
             if not _may_pass(error):
                 raise
             pause, text = next(pauses), error_text(error).partition("\n")[0]
-            log.error("the database can't be reached, next try in %.1f s: %s", pause, text)  # noqa: TRY400 - one line will do
+            log.error("the database can't be reached, next try in %.1f s: %s", pause, text)
         time.sleep(pause)
 
 

@@ -31,8 +31,9 @@ from sqlalchemy_brooq.statements.waiting import holder_waits_for_us, limit_lock_
 from sqlalchemy_brooq.vocabulary import Event, Notice, Outcome
 from sqlalchemy_brooq.worker.aioloop import in_thread
 from sqlalchemy_brooq.worker.attempt import Attempt, InFlight, Stage
-from sqlalchemy_brooq.worker.journal import Journal, fields, log, safe_traceback
+from sqlalchemy_brooq.worker.journal import Journal, fields, safe_traceback
 from sqlalchemy_brooq.worker.lending import Loan
+from sqlalchemy_brooq.worker.log import log
 from sqlalchemy_brooq.worker.port import RETRY_HELD, Settlement
 from sqlalchemy_brooq.worker.store import FATES, SETTLE, claim_columns, settlement_columns
 

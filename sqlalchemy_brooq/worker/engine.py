@@ -7,7 +7,6 @@ Owns the order of start and stop. What each loop does is its own module's.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import secrets
 import socket
@@ -38,6 +37,7 @@ from sqlalchemy_brooq.worker.executor import Around, Executor
 from sqlalchemy_brooq.worker.heartbeat import ROUNDS, Heartbeat
 from sqlalchemy_brooq.worker.hooks import Callbacks, Hooks
 from sqlalchemy_brooq.worker.journal import Journal
+from sqlalchemy_brooq.worker.log import log
 from sqlalchemy_brooq.worker.loops import Loop, LoopHealth
 from sqlalchemy_brooq.worker.outbox import Outbox
 from sqlalchemy_brooq.worker.pump import Crew, Pump
@@ -49,8 +49,6 @@ from sqlalchemy_brooq.worker.store import HeartbeatStore, PumpStore, ReaperStore
 from sqlalchemy_brooq.worker.turns import Turns
 from sqlalchemy_brooq.worker.wakeup import WAIT, Listener
 from sqlalchemy_brooq.worker.watchdog import IDLE, Watchdog
-
-log = logging.getLogger("sqlalchemy_brooq.worker")
 
 OVERLAP: Final = 100
 """From so many jobs in the process on, two pumps overlap; fewer would be torn into halves of batches."""
@@ -293,9 +291,9 @@ class Worker:
             SchemaMismatch: The table is missing, older or newer.
             sqlalchemy.exc.DBAPIError: The database can't be reached.
         """
-        with short_transaction(self._sources.engine) as connection:
-            schema.check_schema(connection)
         try:
+            with short_transaction(self._sources.engine) as connection:
+                schema.check_schema(connection)
             self._hooks.start()
             self._executor.start()
             for loop in self._loops.values():
@@ -416,7 +414,10 @@ class Worker:
         until = time.monotonic() + JOIN
         for loop in self._loops.values():
             loop.join(max(0.0, until - time.monotonic()))
+        # No round counts any more what ends from now on.
+        self._outbox.ring = self._journal.flush
         self._executor.close(patience)
+        self._journal.flush()
         self._hooks.stop(JOIN)
         for connection in self._connections:
             connection.close()

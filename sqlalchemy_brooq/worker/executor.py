@@ -27,7 +27,8 @@ from sqlalchemy_brooq.vocabulary import SUCCESS, Event, Outcome
 from sqlalchemy_brooq.worker.aioloop import HandlerLoop
 from sqlalchemy_brooq.worker.attempt import Attempt, InFlight, Stage
 from sqlalchemy_brooq.worker.effects import Effects
-from sqlalchemy_brooq.worker.journal import Journal, log, safe_traceback
+from sqlalchemy_brooq.worker.journal import Journal, safe_traceback
+from sqlalchemy_brooq.worker.log import log
 from sqlalchemy_brooq.worker.results import Results
 from sqlalchemy_brooq.worker.threads import Threads
 
@@ -229,14 +230,18 @@ class Executor:
             return
         self._journal.began([attempt.claim for attempt in attempts])
         in_loop = [attempt for attempt in attempts if attempt.handler.is_async]
-        for attempt in attempts:
-            if not attempt.handler.is_async:
-                self._threads.submit(partial(self._run_plain, attempt))
+        on_threads = attempts if not in_loop else [attempt for attempt in attempts if not attempt.handler.is_async]
         if in_loop:
             try:
                 self._loop.call(partial(self._start_tasks, in_loop))
             except RuntimeError as error:
                 self._loop_is_gone(in_loop, error)
+        for place, attempt in enumerate(on_threads):
+            try:
+                self._threads.submit(partial(self._run_plain, attempt))
+            except RuntimeError:  # no thread can be had
+                self._give_back(on_threads[place:], is_async=False)
+                raise
 
     def _loop_is_gone(self, attempts: Sequence[Attempt], error: RuntimeError) -> None:
         """
@@ -245,6 +250,12 @@ class Executor:
         if not self.broken:
             log.error("the event loop that the handlers ran in is gone (%s): nothing more is claimed", error)
         self.broken = True
+        self._give_back(attempts, is_async=True)
+
+    def _give_back(self, attempts: Sequence[Attempt], *, is_async: bool) -> None:
+        """
+        Requeue what was admitted and can't be begun, and whatever of its kind takes its slots.
+        """
         pending = deque(attempts)
         # One after the other: what takes a slot is lost in turn, and thousands may wait for one.
         while pending:
@@ -253,10 +264,10 @@ class Executor:
                 attempt.outcome = Outcome(Event.REQUEUED, refund=True)
                 self._settle(attempt)
             following = self._release(attempt)
-            in_loop = [one for one in following if one.handler.is_async]
-            self._journal.began([one.claim for one in in_loop])
-            self._begin([one for one in following if not one.handler.is_async])
-            pending.extend(in_loop)
+            alike = [one for one in following if one.handler.is_async is is_async]
+            self._journal.began([one.claim for one in alike])
+            self._begin([one for one in following if one.handler.is_async is not is_async])
+            pending.extend(alike)
 
     def _release(self, attempt: Attempt) -> list[Attempt]:
         """

@@ -18,7 +18,8 @@ from sqlalchemy_brooq.errors import RegistrationError
 from sqlalchemy_brooq.examination import suggestion
 from sqlalchemy_brooq.logs import fields
 from sqlalchemy_brooq.vocabulary import Event, JobEvent, Notice
-from sqlalchemy_brooq.worker.journal import log, safe_traceback
+from sqlalchemy_brooq.worker.journal import safe_traceback
+from sqlalchemy_brooq.worker.log import log
 
 CAPACITY: Final = 10_000
 """Events that wait for the callbacks; with 500 jobs a second, twenty seconds of them."""
@@ -101,8 +102,9 @@ class Hooks:
         if self._callbacks:
             # With what the host had set when it started the queue, as handlers have it.
             context = contextvars.copy_context()
-            self._thread = threading.Thread(target=context.run, args=[self._run], name="brooq-hooks", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=context.run, args=[self._run], name="brooq-hooks", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def stop(self, timeout: float) -> None:
         """

@@ -19,9 +19,8 @@ from sqlalchemy_brooq.durations import format_duration
 from sqlalchemy_brooq.logs import fields as job_fields
 from sqlalchemy_brooq.policy import error_text
 from sqlalchemy_brooq.vocabulary import SUCCESS, Event, JobEvent, JobState, Label, Notice, Outcome
+from sqlalchemy_brooq.worker.log import log
 from sqlalchemy_brooq.worker.port import Reaped
-
-log = logging.getLogger("sqlalchemy_brooq.worker")
 
 PARAGRAPHS: Final = 50
 """The most exceptions of one failure that are shown; a chain may be of any length."""

@@ -7,7 +7,6 @@ Owns how that is refused, and how a session is let go, whatever state it was lef
 from __future__ import annotations
 
 import contextlib
-import logging
 import re
 from collections.abc import Iterator
 from typing import Any, Final
@@ -20,8 +19,7 @@ from sqlalchemy_brooq.errors import TransactionMisused
 from sqlalchemy_brooq.model import Job
 from sqlalchemy_brooq.policy import error_text
 from sqlalchemy_brooq.worker.connection import READ_COMMITTED, break_off
-
-log = logging.getLogger("sqlalchemy_brooq.worker")
+from sqlalchemy_brooq.worker.log import log
 
 COMMITS: Final = {False: ("commit",), True: ("prepare_twophase", "commit_twophase")}
 ROLLBACK: Final = {False: "rollback", True: "rollback_twophase"}

@@ -15,7 +15,8 @@ from typing import Final
 from sqlalchemy_brooq.policy import error_text
 from sqlalchemy_brooq.vocabulary import Notice
 from sqlalchemy_brooq.worker.connection import backing_off
-from sqlalchemy_brooq.worker.journal import log, safe_traceback
+from sqlalchemy_brooq.worker.journal import safe_traceback
+from sqlalchemy_brooq.worker.log import log
 
 PATIENCE: Final = 3
 """Failed rounds in a row after which a loop is not healthy."""

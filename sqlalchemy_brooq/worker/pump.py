@@ -17,7 +17,8 @@ from sqlalchemy_brooq.claim import Claim
 from sqlalchemy_brooq.vocabulary import SUCCESS, Notice, Outcome
 from sqlalchemy_brooq.worker.attempt import Attempt, Handler, InFlight, by_job, outcome_of
 from sqlalchemy_brooq.worker.demand import Demand
-from sqlalchemy_brooq.worker.journal import Journal, fields, log
+from sqlalchemy_brooq.worker.journal import Journal, fields
+from sqlalchemy_brooq.worker.log import log
 from sqlalchemy_brooq.worker.outbox import Outbox
 from sqlalchemy_brooq.worker.port import RETRY_HELD, Exchanged, PumpPort, Settlement, SpoiledBatch
 from sqlalchemy_brooq.worker.traffic import Traffic
@@ -187,9 +188,11 @@ class Pump:
             raise
         unwritten = {batch[place] for place in answer.unwritten}
         self._settled([attempt for attempt in batch if attempt not in unwritten] if unwritten else batch)
-        self._hand_over(answer, now + self._lease)
-        if unwritten:
-            self._look_after(list(unwritten))
+        try:
+            self._hand_over(answer, now + self._lease)
+        finally:
+            if unwritten:
+                self._look_after(list(unwritten))
         return answer.claims
 
     def _in_doubt(self, batch: Iterable[Attempt], request: Request | None, now: float) -> None:

@@ -13,7 +13,8 @@ from sqlalchemy_brooq.errors import PayloadError
 from sqlalchemy_brooq.payload import Serializer
 from sqlalchemy_brooq.vocabulary import Notice
 from sqlalchemy_brooq.worker.attempt import Attempt
-from sqlalchemy_brooq.worker.journal import fields, log
+from sqlalchemy_brooq.worker.journal import fields
+from sqlalchemy_brooq.worker.log import log
 
 MAX_RESULT: Final = 2**23
 """Characters of JSON. Outcomes are written together: a huge one would hold up the others."""

@@ -23,7 +23,7 @@ from sqlalchemy_brooq.statements import retention
 from sqlalchemy_brooq.statements.waiting import limit_lock_waits
 from sqlalchemy_brooq.vocabulary import TERMINAL, JobState, Notice
 from sqlalchemy_brooq.worker.connection import Transactions
-from sqlalchemy_brooq.worker.journal import log
+from sqlalchemy_brooq.worker.log import log
 
 BATCHES: Final = 100
 """The most batches in one tick; a larger backlog goes on at the next."""

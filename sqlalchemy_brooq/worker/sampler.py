@@ -21,8 +21,7 @@ from sqlalchemy_brooq.schema import translated_schema
 from sqlalchemy_brooq.sqlstates import QUERY_CANCELED, sqlstate
 from sqlalchemy_brooq.statements import watching
 from sqlalchemy_brooq.worker.connection import Transactions
-
-log = logging.getLogger("sqlalchemy_brooq.worker")
+from sqlalchemy_brooq.worker.log import log
 
 PERIODS: Final[Mapping[Kind, float]] = MappingProxyType(
     {Kind.READY_AGES: 15.0, Kind.ACTIVE_COUNTS: 15.0, Kind.TERMINAL_COUNTS: 60.0}

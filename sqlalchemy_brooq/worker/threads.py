@@ -4,16 +4,15 @@ Threads for plain handlers: as many as there are jobs for them, and none that ke
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final
 
-log = logging.getLogger("sqlalchemy_brooq.worker")
+from sqlalchemy_brooq.worker.log import log
 
-Work = Callable[[], None]
+Work = Callable[[], object]
 _END: Final = None
 
 
@@ -30,18 +29,21 @@ class Threads:
         self._queue: SimpleQueue[Work | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._busy = 0
+        self._told = False
 
     def submit(self, work: Work) -> None:
         """
         Run *work* at once, on an idle thread or a new one; it must not raise.
+
+        Where no more threads can be had, it waits for one of those that there are.
+
+        Raises:
+            RuntimeError: There are none; *work* is not run.
         """
         with self._lock:
+            if self._busy >= len(self._threads):
+                self._grow()
             self._busy += 1
-            if self._busy > len(self._threads):
-                name = f"brooq-{self._name}-{len(self._threads)}"
-                thread = threading.Thread(target=self._work, name=name, daemon=True)
-                self._threads.append(thread)
-                thread.start()
         self._queue.put(work)
 
     def close(self, timeout: float) -> bool:
@@ -57,6 +59,19 @@ class Threads:
             thread.join(max(0.0, until - time.monotonic()))
         return not any(thread.is_alive() for thread in threads)
 
+    def _grow(self) -> None:
+        thread = threading.Thread(target=self._work, name=f"brooq-{self._name}-{len(self._threads)}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            if not self._threads:
+                raise
+            if not self._told:
+                self._told = True
+                log.error("only %d threads can be had for handlers (%s): jobs wait for them", len(self._threads), error)
+        else:
+            self._threads.append(thread)
+
     def _work(self) -> None:
         while True:
             work = self._queue.get()
@@ -64,7 +79,7 @@ class Threads:
                 return
             try:
                 work()
-            except BaseException:  # a thread's top: the work was to catch everything; its thread goes on
+            except BaseException:  # noqa: BLE001 - a thread's top: the work was to catch everything
                 log.exception("a piece of work raised on thread %s", threading.current_thread().name)
             finally:
                 with self._lock:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from sqlalchemy_brooq.vocabulary import CHANNEL
 from sqlalchemy_brooq.worker.connection import PrivateConnection
-from sqlalchemy_brooq.worker.journal import log
+from sqlalchemy_brooq.worker.log import log
 
 WAIT: Final = 1.0
 """Seconds in one wait for notifications."""
