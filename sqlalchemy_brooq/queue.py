@@ -339,21 +339,9 @@ class Queue:
             LifecycleError: Called inside the event loop that the handlers run in: await `astop` there.
                 Or called by a handler, for which it would wait.
         """
-        if self._loop is not None and _running_loop() is self._loop:
-            raise LifecycleError("stop() would block the loop that the handlers run in: use `await queue.astop()`")
-        if self._worker is not None and in_handler_of(self._worker.name):
-            raise LifecycleError("stop() in a handler would wait for that handler: let another thread stop the queue")
+        self._refuse_to_wait_for_itself()
         with self._lifecycle:
-            worker = self._worker
-            if worker is None:
-                return None
-            self._unsubscribe()
-            try:
-                return worker.stop(self.config.shutdown_grace.total_seconds())
-            finally:
-                # Not before: while it drains it is still asked how it is.
-                self._worker = self._loop = None
-                self.metrics.workers(-self.config.workers)
+            return self._stop()
 
     async def astop(self) -> StopReport | None:
         """
@@ -365,10 +353,14 @@ class Queue:
         """
         Stop, and let go of everything; the consumer's engine stays open. The queue can't be started again.
         """
-        self.stop()
-        self._closed = True
-        if self._derived is not None:
-            self._derived.dispose()
+        self._refuse_to_wait_for_itself()
+        with self._lifecycle:
+            self._closed = True
+            try:
+                self._stop()
+            finally:
+                if self._derived is not None:
+                    self._derived.dispose()
 
     async def aclose(self) -> None:
         """
@@ -486,6 +478,25 @@ class Queue:
             self.metrics.workers(self.config.workers)
             self.metrics.serve(self._handlers)
             self._unsubscribe = producer.subscribe(self._enqueued)
+
+    def _refuse_to_wait_for_itself(self) -> None:
+        if self._loop is not None and _running_loop() is self._loop:
+            raise LifecycleError("stop() would block the loop that the handlers run in: use `await queue.astop()`")
+        worker = self._worker
+        if worker is not None and in_handler_of(worker.name):
+            raise LifecycleError("stop() in a handler would wait for that handler: let another thread stop the queue")
+
+    def _stop(self) -> StopReport | None:
+        worker = self._worker
+        if worker is None:
+            return None
+        self._unsubscribe()
+        try:
+            return worker.stop(self.config.shutdown_grace.total_seconds())
+        finally:
+            # Not before: while it drains it is still asked how it is.
+            self._worker = self._loop = None
+            self.metrics.workers(-self.config.workers)
 
     def _unreachable(self, error: SQLAlchemyError, derived: Engine) -> LifecycleError:
         """

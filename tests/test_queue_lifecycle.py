@@ -13,6 +13,7 @@ import textwrap
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -21,6 +22,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
 import sqlalchemy_brooq as brooq
+from sqlalchemy_brooq.worker.engine import StopReport
 from tests.programs import await_line, program
 from tests.queues import MakeQueue, all_settled, quick, states
 from tests.waiting import eventually, row
@@ -49,6 +51,20 @@ def clients(engine: Engine, name: str = "%") -> int:
 
 def our_threads() -> set[str]:
     return {thread.name for thread in threading.enumerate() if thread.name.startswith("brooq")}
+
+
+def no_thread_called(patch: pytest.MonkeyPatch, *names: str) -> None:
+    """
+    Let the threads of these names not start, as where the system has no more of them.
+    """
+    begin = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name in names:
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    patch.setattr(threading.Thread, "start", start)
 
 
 def test_importing_it_imports_no_driver_and_starts_nothing() -> None:
@@ -249,8 +265,54 @@ def test_a_missing_table_is_one_clear_error(empty_database_url: URL) -> None:
 
     assert "\n" not in str(caught.value)
     assert our_threads() == set()
+    assert not list(engine.dialect.dispatch.do_connect)  # nothing is left on the consumer's engine
     queue.close()
     engine.dispose()
+
+
+@pytest.mark.parametrize("name", ["brooq-loop", "brooq-hooks", "brooq-heartbeat", "brooq-sampler"])
+def test_a_start_that_gets_no_thread_leaves_nothing_behind(
+    database_url: URL, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    engine = create_engine(database_url)
+    queue = make_queue(engine)
+    queue.register("t", lambda claim: None)
+    queue.on("JobDone", lambda event: None)
+
+    with monkeypatch.context() as patch:
+        no_thread_called(patch, name)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            queue.start()
+
+    assert our_threads() == set()
+    assert not list(engine.dialect.dispatch.do_connect)
+    queue.start()
+    assert queue.stop() == StopReport(0, 0)
+    engine.dispose()
+
+
+def test_a_queue_that_is_being_closed_can_not_be_started_meanwhile(engine: Engine, make_queue: MakeQueue) -> None:
+    add(engine, brooq.Job("t"))
+    started, leave = threading.Event(), threading.Event()
+    queue = make_queue(engine)
+
+    @queue.handler("t")
+    def handle(claim: brooq.Claim) -> None:
+        started.set()
+        leave.wait(10)
+
+    queue.start()
+    assert started.wait(10)
+    with ThreadPoolExecutor(2) as pool:
+        closing = pool.submit(queue.close)
+        eventually(lambda: "closed" in repr(queue))
+        starting = pool.submit(queue.start)
+        leave.set()
+        closing.result(10)
+        with pytest.raises(brooq.LifecycleError, match="closed"):
+            starting.result(10)
+
+    assert our_threads() == set()
 
 
 def test_only_postgresql_engines_are_taken() -> None:

@@ -85,6 +85,7 @@ def test_a_handler_that_ignores_the_shutdown_keeps_its_lease_and_is_named(
     recorder.leave.set()
     assert recorder.ended.acquire(timeout=5)
     assert row(engine, job_id)["attempts"] == 2
+    eventually(lambda: queue.metrics.registry.get_sample_value("brooq_worker_busy", {"topic": "t"}) == 0)
 
 
 def test_a_handler_that_stops_its_own_queue_is_told_why_it_can_not(engine: Engine, make_queue: MakeQueue) -> None:
