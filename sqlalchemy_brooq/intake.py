@@ -89,7 +89,7 @@ def draft(job: Job, serializer: Serializer | None) -> Draft:
 
     Raises:
         InvalidJob: It has no topic, or an id that is none.
-        PayloadError: ``jsonb`` can't hold the payload, or the serializer refuses it.
+        PayloadError: ``jsonb`` can't hold the payload or the meta, or the serializer refuses the payload.
     """
     values = job.__dict__
     job_id = values.get("id") or values.setdefault("id", new_id())
@@ -108,7 +108,7 @@ def draft(job: Job, serializer: Serializer | None) -> Draft:
         None if delay is not None else moment,
         delay,
         values.get("idempotency_key"),
-        None if meta is None else encoded(meta),
+        None if meta is None else encoded(meta, what="the meta"),
         extra,
     )
 

@@ -237,7 +237,7 @@ def _check_changed(session: Session) -> None:
     for job in session.dirty:
         for name in adoption.changed_documents(job) if isinstance(job, Job) else ():
             try:
-                payload.encoded(job.__dict__[name], serializer_of(session))
+                payload.encoded(job.__dict__[name], serializer_of(session), f"the {name}")
             except PayloadError as error:
                 refusal = refusal or error
                 session.expire(job, [name])

@@ -61,6 +61,16 @@ def test_what_is_refused_sends_no_sql_and_leaves_the_transaction_usable(
     assert [(one.id, one.payload) for one in jobs(probed)] == [(answer.id, {"a": "\\u0000 literal"})]
 
 
+@pytest.mark.parametrize("door", SESSION_DOORS)
+def test_a_refusal_says_whether_it_is_about_the_payload_or_the_meta(session: Session, door: Door) -> None:
+    with pytest.raises(PayloadError, match="^the payload is not JSON"):
+        door(session, mutated(Job("t"), object()))
+    job = Job("t")
+    job.meta = {"note": "\x00"}
+    with pytest.raises(PayloadError, match="^the meta has a string with a NUL"):
+        door(session, job)
+
+
 def test_one_refused_of_many_leaves_nothing_behind(engine: Engine, session: Session) -> None:
     with recorded(engine) as statements, pytest.raises(PayloadError):
         brooq.enqueue_many(session, (Job("t") if n < 3_000 else mutated(Job("t"), "\x00") for n in range(3_001)))
