@@ -16,6 +16,7 @@ from sqlalchemy.orm.collections import collection_adapter
 
 from sqlalchemy_brooq.intake import Answer
 from sqlalchemy_brooq.model import JOB, Job, Later
+from sqlalchemy_brooq.private import INSTANCE_STATE
 from sqlalchemy_brooq.vocabulary import JobState
 
 MAPPER: Final[Mapper[Job]] = inspect(Job)
@@ -42,7 +43,7 @@ def snapshot(job: Job) -> dict[str, Any]:
     """
     Return what *job* holds, for `restore`.
     """
-    return {name: value for name, value in job.__dict__.items() if name != "_sa_instance_state"}
+    return {name: value for name, value in job.__dict__.items() if name != INSTANCE_STATE}
 
 
 def restore(job: Job, saved: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy_brooq import adoption, commits
 from sqlalchemy_brooq.commits import Tally
 from sqlalchemy_brooq.model import Job
+from sqlalchemy_brooq.private import is_flushing
 
 _KEY: Final = "sqlalchemy_brooq"
 """Where a session's `info` has its book."""
@@ -172,13 +173,6 @@ def connection_of(session: Session) -> Connection:
     the consumer's own queries.
     """
     return session.connection(bind_arguments={"mapper": adoption.MAPPER})
-
-
-def is_flushing(session: Session) -> bool:
-    """
-    Whether a flush of *session* is running; another one can't be begun in it.
-    """
-    return session._flushing  # noqa: SLF001 - nothing public tells
 
 
 def is_pending(session: Session, job: Job) -> bool:

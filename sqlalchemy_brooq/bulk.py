@@ -23,6 +23,7 @@ from sqlalchemy_brooq.commits import Tally
 from sqlalchemy_brooq.intake import Draft
 from sqlalchemy_brooq.model import Job
 from sqlalchemy_brooq.payload import Serializer
+from sqlalchemy_brooq.private import json_serializer
 from sqlalchemy_brooq.vocabulary import Enqueued
 
 Target: TypeAlias = Session | Connection
@@ -214,4 +215,4 @@ def _owned(job: Job, pending: set[Job]) -> Enqueued:
 def _serializer(target: Target) -> Serializer | None:
     if isinstance(target, Session):
         return unit_of_work.serializer_of(target)
-    return intake.serializer_of(target.dialect)
+    return json_serializer(target.dialect)

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Connection, Dialect
+from sqlalchemy import Connection
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.util import await_only
 
@@ -73,14 +73,6 @@ class Answer(NamedTuple):
     created: bool
     available_at: datetime | None = None
     created_at: datetime | None = None
-
-
-def serializer_of(dialect: Dialect) -> Serializer | None:
-    """
-    Return the engine's ``json_serializer``; SQLAlchemy's own JSON types read it from the same place.
-    """
-    serializer: Serializer | None = getattr(dialect, "_json_serializer", None)
-    return serializer
 
 
 def draft(job: Job, serializer: Serializer | None) -> Draft:

@@ -21,12 +21,13 @@ from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.orm.attributes import flag_dirty, instance_state
 
 from sqlalchemy_brooq import adoption, commits, intake, payload, tracing
-from sqlalchemy_brooq.book import Book, Stage, book_of, connection_of, existing_book, is_flushing, is_pending
+from sqlalchemy_brooq.book import Book, Stage, book_of, connection_of, existing_book, is_pending
 from sqlalchemy_brooq.commits import Tally
 from sqlalchemy_brooq.errors import InvalidJob, PayloadError
 from sqlalchemy_brooq.intake import Answer, Draft
 from sqlalchemy_brooq.model import Job
 from sqlalchemy_brooq.payload import Serializer
+from sqlalchemy_brooq.private import is_flushing, json_serializer
 from sqlalchemy_brooq.vocabulary import Enqueued
 
 
@@ -94,7 +95,7 @@ def serializer_of(session: Session) -> Serializer | None:
     """
     Return the ``json_serializer`` of the engine that the session's jobs go to; connects to nothing.
     """
-    return intake.serializer_of(session.get_bind(adoption.MAPPER).dialect)
+    return json_serializer(session.get_bind(adoption.MAPPER).dialect)
 
 
 def _write(session: Session, jobs: Sequence[Job]) -> None:

@@ -16,6 +16,7 @@ from sqlalchemy import MetaData
 
 from sqlalchemy_brooq.migrations.autogenerate import included, is_ours, refuse_twins
 from sqlalchemy_brooq.migrations.runner import VERSION_TABLE
+from sqlalchemy_brooq.private import FILTERS
 
 if TYPE_CHECKING:
     from alembic.autogenerate.api import AutogenContext
@@ -58,7 +59,7 @@ def _filters(context: AutogenContext) -> list[Any] | None:
     """
     Return the filters, which alembic doesn't publish: where they are gone one day, `strip` still keeps our table.
     """
-    filters = getattr(context, "_object_filters", None)
+    filters = getattr(context, FILTERS, None)
     return filters if isinstance(filters, list) else None
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from sqlalchemy_brooq.errors import LifecycleError
+from sqlalchemy_brooq.private import WRAPPED
 
 log = logging.getLogger("sqlalchemy_brooq.testing")
 
@@ -200,7 +201,7 @@ class Share:
 
     def __getattr__(self, name: str) -> Any:
         driver = self.shared.driver
-        if name == "_connection":  # what an async dialect has wrapped; a plain driver's is wrapped in nothing
+        if name == WRAPPED:  # what an async dialect has wrapped; a plain driver's is wrapped in nothing
             return getattr(driver, name, driver)
         return getattr(driver, name)
 

@@ -21,6 +21,7 @@ from sqlalchemy import Executable
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from sqlalchemy_brooq.claim import Claim
+from sqlalchemy_brooq.private import json_deserializer, json_serializer
 from sqlalchemy_brooq.queue import Parts, Queue
 from sqlalchemy_brooq.statements import testing as statements
 from sqlalchemy_brooq.testing.records import CRASHED, AttemptRecord, End, Notebook
@@ -183,7 +184,7 @@ class StandIn:
 
     def _make_executor(self) -> Executor:
         parts = self._parts
-        results = Results(getattr(self.engine.dialect, "_json_serializer", None))
+        results = Results(json_serializer(self.engine.dialect))
         effects = Effects(
             lambda: unjoined(parts.sessions()),
             _unjoined(parts.async_sessions) if parts.async_sessions is not None else None,
@@ -210,7 +211,7 @@ class StandIn:
 
     def _make_pump(self, queue: Queue) -> Pump:
         lease = queue.config.lease
-        deserializer = getattr(self.engine.dialect, "_json_deserializer", None)
+        deserializer = json_deserializer(self.engine.dialect)
         self._store = StandInStore(SharedLine(self.transactions), self.name, lease, float("inf"), deserializer)
         crew = Crew(
             self._parts.handlers,

@@ -25,6 +25,7 @@ from sqlalchemy_brooq import schema
 from sqlalchemy_brooq.config import Config
 from sqlalchemy_brooq.errors import Shutdown
 from sqlalchemy_brooq.metrics import Metrics
+from sqlalchemy_brooq.private import json_deserializer, json_serializer
 from sqlalchemy_brooq.statements.producing import notify
 from sqlalchemy_brooq.vocabulary import Event, Notice, Outcome
 from sqlalchemy_brooq.worker import forks
@@ -152,7 +153,7 @@ class Worker:
         self._journal = Journal(metrics, self._hooks)
         self._outbox = Outbox()
         dialect = sources.engine.dialect
-        results = Results(getattr(dialect, "_json_serializer", None))
+        results = Results(json_serializer(dialect))
         effects = Effects(
             sources.sessions,
             sources.async_sessions,
@@ -209,7 +210,7 @@ class Worker:
         )
 
     def _make_pumps(self, connections: Sequence[PrivateConnection]) -> list[Loop]:
-        deserializer = getattr(self._sources.engine.dialect, "_json_deserializer", None)
+        deserializer = json_deserializer(self._sources.engine.dialect)
         loops = []
         for number, connection in enumerate(connections):
             store = PumpStore(connection, self.name, self._config.lease, self._limit, deserializer)

@@ -14,10 +14,11 @@ from typing import Any, Final
 from sqlalchemy import Connection, Transaction, TwoPhaseTransaction, event, inspect
 from sqlalchemy.orm import Session, SessionTransaction
 
-from sqlalchemy_brooq.book import existing_book, is_flushing
+from sqlalchemy_brooq.book import existing_book
 from sqlalchemy_brooq.errors import TransactionMisused
 from sqlalchemy_brooq.model import Job
 from sqlalchemy_brooq.policy import error_text
+from sqlalchemy_brooq.private import is_flushing
 from sqlalchemy_brooq.worker.connection import READ_COMMITTED, break_off
 from sqlalchemy_brooq.worker.log import log
 

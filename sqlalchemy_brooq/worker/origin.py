@@ -9,6 +9,8 @@ from typing import Any, Final
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from sqlalchemy_brooq.private import json_deserializer, json_serializer
+
 DRIVER: Final = "psycopg"
 CARRIED: Final = ("schema_translate_map",)
 """Execution options that name what a statement is about, not how a transaction behaves."""
@@ -33,8 +35,8 @@ def derived_engine(engine: Engine | AsyncEngine, *, plain: bool = False) -> Engi
     """
     source = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
     options: dict[str, Any] = {
-        "json_serializer": getattr(source.dialect, "_json_serializer", None),
-        "json_deserializer": getattr(source.dialect, "_json_deserializer", None),
+        "json_serializer": json_serializer(source.dialect),
+        "json_deserializer": json_deserializer(source.dialect),
     }
     if plain:
         options["connect_args"] = {"prepare_threshold": None}
