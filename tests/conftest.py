@@ -5,10 +5,11 @@ A database of its own for each test that wants one, on the run's one server (`te
 from __future__ import annotations
 
 import compileall
+import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from sqlalchemy import URL, Engine, create_engine
@@ -18,17 +19,22 @@ from sqlalchemy_brooq.demo.postgres import LocalPostgres
 from tests.databases import Admin, fresh_database
 from tests.servers import ROOT
 
+# In the tests' own process, pytest's setting "filterwarnings" takes every warning for an error.
+DEPRECATIONS_ARE_ERRORS: Final = "error::DeprecationWarning,error::PendingDeprecationWarning"
+
 if TYPE_CHECKING:  # its home moved from one version of pytest-postgresql to the next
     from pytest_postgresql.executors import NoopExecutor
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """
-    Let the processes of the tests hear the signals that they are sent, and begin with compiled modules.
+    Let the processes of the tests fail of what is deprecated, hear the signals that they are sent, and begin with
+    compiled modules.
 
     What is ignored here is ignored there: SIGHUP under nohup, SIGINT in the background of a shell script. None of
     them writes bytecode, and in a fresh checkout each would spend a fifth of its start on compiling.
     """
+    os.environ["PYTHONWARNINGS"] = DEPRECATIONS_ARE_ERRORS
     for number in (signal.SIGHUP, signal.SIGINT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)
@@ -100,4 +106,12 @@ def postgres_server() -> Iterator[LocalPostgres]:
         yield server
 
 
-pytest_plugins = ["tests.shared", "tests.history", "tests.networks", "tests.projects", "tests.queues", "tests.sides"]
+pytest_plugins = [
+    "tests.shared",
+    "tests.history",
+    "tests.networks",
+    "tests.projects",
+    "tests.queues",
+    "tests.sides",
+    "tests.versions",
+]
