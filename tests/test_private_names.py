@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -19,6 +20,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
 from sqlalchemy_brooq import Job, private
+from tests.pages import table
 from tests.servers import ROOT
 
 PACKAGE: Final = ROOT / "sqlalchemy_brooq"
@@ -54,6 +56,16 @@ def test_only_one_module_reads_what_others_keep_to_themselves() -> None:
     foreign = {(path.name, name) for path, tree in trees.items() for name in private_names(tree) if name not in known}
 
     assert foreign == {("private.py", name) for name in ("_flushing", "_json_serializer", "_json_deserializer")}
+
+
+def test_each_such_name_is_in_the_reference() -> None:
+    tree = ast.parse(Path(private.__file__).read_text())
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    names = {*private_names(tree), *(text for text in texts if text.startswith("_"))}
+
+    rows = table(ROOT / "docs/reference/compatibility.md", "name")
+
+    assert sorted(name for row in rows for name in row[0].split(", ")) == sorted(f"`{name}`" for name in names)
 
 
 def test_a_session_tells_that_it_is_flushing(session: Session) -> None:
