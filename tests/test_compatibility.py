@@ -74,6 +74,13 @@ def test_each_older_postgresql_that_we_claim_has_its_environment() -> None:
     assert majors == [str(major) for major in range(OLDEST_MAJOR, int(NEWEST_POSTGRESQL))]
 
 
+def test_plain_tox_and_so_ci_runs_none_of_them() -> None:
+    (default,) = re.findall(r"^env_list = (.+)$", (ROOT / "tox.ini").read_text(), re.MULTILINE)
+
+    assert not set(default.split(", ")) & set(environments())
+    assert (ROOT / ".ci/run").read_text().rstrip().endswith(".venv/bin/tox run")
+
+
 def test_the_floors_of_tox_are_those_of_the_project() -> None:
     pinned = re.findall(r"^    floors: ([\w-]+)(?:\[\w+\])?==([\d.]+)$", (ROOT / "tox.ini").read_text(), re.MULTILINE)
 
