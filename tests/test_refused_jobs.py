@@ -63,11 +63,11 @@ def test_what_is_refused_sends_no_sql_and_leaves_the_transaction_usable(
 
 @pytest.mark.parametrize("door", SESSION_DOORS)
 def test_a_refusal_says_whether_it_is_about_the_payload_or_the_meta(session: Session, door: Door) -> None:
-    with pytest.raises(PayloadError, match="^the payload is not JSON"):
+    with pytest.raises(PayloadError, match=r"^the payload is not JSON"):
         door(session, mutated(Job("t"), object()))
     job = Job("t")
     job.meta = {"note": "\x00"}
-    with pytest.raises(PayloadError, match="^the meta has a string with a NUL"):
+    with pytest.raises(PayloadError, match=r"^the meta has a string with a NUL"):
         door(session, job)
 
 

@@ -28,7 +28,7 @@ WHEEL = [
     "sqlalchemy_brooq/migrations/versions/brooq0001_job.py",
     "sqlalchemy_brooq/py.typed",
     "pytest_brooq.py",
-    *(f"sqlalchemy_brooq-0.1.0.dist-info/{name}" for name in ABOUT),
+    *(f"sqlalchemy_brooq-0.1.0.dist-info/{name}" for name in sorted(ABOUT)),
 ]
 
 
