@@ -208,6 +208,19 @@ def test_the_names_in_the_architecture_are_those_of_the_code() -> None:
     assert [place for place in places if place != "session.add" and not leads_somewhere(place)] == []
 
 
+def test_what_the_guide_for_contributors_names_is_there() -> None:
+    guide = (ROOT / "CONTRIBUTING.md").read_text()
+    tests = "".join(path.read_text() for path in (ROOT / "tests").glob("test_*.py"))
+    folders = [ROOT, ROOT / "sqlalchemy_brooq", DOCS]
+
+    files = re.findall(r"`((?:[\w*.]+/)*[\w*]+\.(?:py|md|json|yaml|ini|toml))`", guide)
+    assert len(files) > 20
+    assert [file for file in files if not any([*folder.glob(file)] for folder in folders)] == []
+    names = re.findall(r"`(test_\w+)`", guide)
+    assert len(names) > 5
+    assert [name for name in names if f"def {name}(" not in tests] == []
+
+
 def leads_somewhere(place: str) -> bool:
     """
     Whether *place* is a module of ours, or something in one.
