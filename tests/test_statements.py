@@ -279,6 +279,26 @@ def test_the_poison_guard_kills_at_the_expiry_that_would_exceed_it(engine: Engin
         assert job.last_error == "lease expired 3 times"
 
 
+@pytest.mark.parametrize(
+    ("guard", "ended"), [({}, ("pending", None)), ({"t": 5}, ("dead", "lease expired 2147483648 times"))]
+)
+def test_a_number_of_requeues_that_is_full_stops_no_reaper(
+    engine: Engine, store: PumpStore, guard: dict[str, int], ended: tuple[str, str | None]
+) -> None:
+    full, other = add(engine, Job("t"), Job("other"))
+    claim(store, 2, "t other")
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE job SET requeues = 2147483647 WHERE id = :id"), {"id": full})
+    age_lease(engine)
+
+    ReaperStore(on(engine)).reap(guard, 10)
+
+    with Session(engine) as session:
+        job = session.get_one(Job, full)
+        assert (job.state, job.last_error, job.requeues) == (*ended, 2147483647)
+    assert state(engine, other) == "pending"
+
+
 def test_a_worker_that_does_not_serve_a_topic_only_requeues_its_jobs(engine: Engine, store: PumpStore) -> None:
     (job_id,) = add(engine, Job("t"))
     for _ in range(3):

@@ -35,7 +35,7 @@ from sqlalchemy import bindparam as bind
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from sqlalchemy_brooq.model import JOB
-from sqlalchemy_brooq.statements.fence import PROCESSING, in_states, literal
+from sqlalchemy_brooq.statements.fence import in_states, leased, literal
 from sqlalchemy_brooq.statements.shapes import readable
 from sqlalchemy_brooq.vocabulary import CLAIMABLE, HELD, REPLAY_KEY, TERMINAL, JobState
 
@@ -119,8 +119,7 @@ def one(*, payload: bool, pretty: bool) -> Select[Any]:
         payload: Whether payload and result are asked for.
         pretty: Whether their text is spread over lines. That is the server's work, as decoding them might change them.
     """
-    replay = JOB.alias("replay")
-    is_replay = and_(replay.c.topic == JOB.c.topic, replay.c.idempotency_key == func.concat(REPLAY_KEY, JOB.c.id))
+    replay, is_replay = replay_of_job()
     documents = {name: func.jsonb_pretty(JOB.c[name]).label(name) if pretty else PRIVATE[name] for name in DOCUMENTS}
     shown = [PRIVATE["key"], PRIVATE["error"], *(documents.values() if payload else ())]
     noted = (JOB.c.meta[name].astext.label(name) for name in ("chained_by", "replays"))
@@ -129,6 +128,15 @@ def one(*, payload: bool, pretty: bool) -> Select[Any]:
         .select_from(JOB.outerjoin(replay, is_replay))
         .where(JOB.c.id == bind("job_id", type_=Uuid))
     )
+
+
+def replay_of_job() -> tuple[Any, ColumnElement[bool]]:
+    """
+    Return the row of a job's replay, for a join to it, and what it is known by.
+    """
+    replay = JOB.alias("replay")
+    key = func.concat(REPLAY_KEY, JOB.c.id)
+    return replay, and_(replay.c.topic == JOB.c.topic, replay.c.idempotency_key == key)
 
 
 def waiting(wanted: Filter) -> Select[Any]:
@@ -148,8 +156,7 @@ def in_flight(wanted: Filter) -> Select[Any]:
     """
     Answer with (topic, in_flight).
     """
-    leased = and_(JOB.c.state == PROCESSING, JOB.c.locked_until.is_not(None))
-    return _by_topic(func.count().label("in_flight"), where=[leased, *wanted.conditions()])
+    return _by_topic(func.count().label("in_flight"), where=[leased(), *wanted.conditions()])
 
 
 def dead(wanted: Filter) -> Select[Any]:
@@ -186,9 +193,8 @@ def _standing(states: frozenset[JobState]) -> ColumnElement[bool]:
     """
     Match rows in one of *states*, in parts that each lead to the partial index which has them.
     """
-    leased = JOB.c.locked_until.is_not(None)  # a CHECK says so
-    parts = ((states & CLAIMABLE, ()), (states & HELD, (leased,)), (states & TERMINAL, ()))
-    return or_(*(and_(in_states(part), *further) for part, further in parts if part))
+    parts = [in_states(part) for part in (states & CLAIMABLE, states & TERMINAL) if part]
+    return or_(*parts, *([leased()] if states & HELD else ()))
 
 
 def _ago(duration: timedelta) -> ColumnElement[datetime]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy import Float, Interval, Select, TextClause, and_, cast, extract, func, select, text
+from sqlalchemy import Float, Interval, Select, TextClause, cast, extract, func, select, text
 from sqlalchemy import bindparam as bind
 from sqlalchemy.dialects.postgresql import OID
 
-from sqlalchemy_brooq.model import JOB, Job
-from sqlalchemy_brooq.statements.fence import PROCESSING
+from sqlalchemy_brooq.model import JOB
+from sqlalchemy_brooq.statements.fence import leased
+from sqlalchemy_brooq.statements.schema import oid
 
 RIGHTS: Final = ("SELECT", "INSERT", "UPDATE", "DELETE")
 """What a worker does to the table."""
@@ -73,9 +74,7 @@ def table_oid(schema: str | None) -> Select[Any]:
     """
     Answer with the table's OID. Without a *schema* it is the table that ``job`` means on this connection.
     """
-    name = Job.__tablename__
-    path = name if schema is None else func.concat(func.quote_ident(schema), f".{name}")
-    return select(cast(func.to_regclass(path), OID))
+    return select(oid(schema))
 
 
 def rights() -> Select[Any]:
@@ -95,7 +94,7 @@ def expired() -> Select[Any]:
     ran_out = JOB.c.locked_until < func.now() - bind("grace", type_=Interval)
     return (
         select(JOB.c.topic, func.count().label("jobs"), cast(age, Float).label("seconds"))
-        .where(and_(JOB.c.state == PROCESSING, JOB.c.locked_until.is_not(None), ran_out))
+        .where(leased(), ran_out)
         .group_by(JOB.c.topic)
         .order_by(JOB.c.topic)
     )

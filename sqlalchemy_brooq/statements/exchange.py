@@ -13,7 +13,6 @@ from sqlalchemy import (
     CTE,
     Boolean,
     ColumnElement,
-    DateTime,
     Executable,
     Integer,
     Interval,
@@ -39,13 +38,18 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy_brooq.kinds import MAX_INTEGER
 from sqlalchemy_brooq.model import JOB
 from sqlalchemy_brooq.statements.fence import PROCESSING, at_any_level, held, leaving, literal
-from sqlalchemy_brooq.statements.shapes import IDS, MOMENTS, NUMBERS, WORDS, among, readable, rows_of
+from sqlalchemy_brooq.statements.shapes import (
+    CLAIM_KEY,
+    IDS,
+    MOMENT,
+    MOMENTS,
+    NUMBERS,
+    WORDS,
+    among,
+    readable,
+    rows_of,
+)
 from sqlalchemy_brooq.vocabulary import Event, JobState
-
-MOMENT: Final = DateTime(timezone=True)
-
-#: What names a claim, beside its worker.
-CLAIM_KEY: Final[dict[str, Any]] = {"id": IDS, "claimed_at": MOMENTS}
 
 #: The columns of an outcome. Those without a state are ``done``, and nothing else: see `settle`.
 OUTCOME: Final[dict[str, Any]] = {
@@ -74,7 +78,6 @@ LEVEL: Final[dict[str, Any]] = {"priority": NUMBERS, "sure": Boolean()}
 ZERO, ONE = literal_column("0", Integer()), literal_column("1", Integer())
 NIL: Final = literal_column("'00000000-0000-0000-0000-000000000000'::uuid", Uuid())
 EVER: Final = literal_column("'-infinity'::timestamptz", MOMENT)
-
 
 #: What a claim fetches. The documents come as text, so that one that can't be decoded spoils at most its own attempt.
 CLAIMED: Final = (
@@ -192,11 +195,7 @@ def _claiming(ids: Select[Any]) -> CTE:
     """
     Return the CTE that claims what the locking read *ids* picks.
 
-    The ready rows are asked for branch by branch, a topic and a priority each, until ``want`` are locked:
-    the outer LIMIT stops the nested loop, so that only rows that are taken are ever locked. The LIMIT sits
-    in a CTE, which runs once; in ``IN (SELECT … LIMIT)`` the planner may run it again for each row. A branch
-    that skips rows skips those that an earlier branch of its topic has locked: SKIP LOCKED passes over
-    the locks of others, not over this statement's own.
+    Its LIMIT gets into a CTE, which runs once; in ``IN (SELECT … LIMIT)`` the planner may run it again for each row.
     """
     picked = ids.cte("picked").prefix_with("MATERIALIZED")
     return (
@@ -219,6 +218,11 @@ def _claiming(ids: Select[Any]) -> CTE:
 def picking() -> Select[Any]:
     """
     Return the locking read of the claim: the ids to take.
+
+    The ready rows are asked for branch by branch, a topic and a priority each, until ``want`` are locked:
+    the outer LIMIT stops the nested loop, so that only rows that are taken are ever locked. A branch
+    that skips rows skips those that an earlier branch of its topic has locked: SKIP LOCKED passes over
+    the locks of others, not over this statement's own.
 
     Levels at which nothing is ready, whatever its topic, are left out first: with many topics there are many
     branches to them.

@@ -37,11 +37,26 @@ def leaving(event: Event) -> ColumnElement[bool]:
     return in_states(leaves)
 
 
+def entering(event: Event) -> ColumnClause[str]:
+    """
+    Return the state that *event* leads to.
+    """
+    _, enters = MOVES[event]
+    return literal(enters)
+
+
 def at_any_level() -> ColumnElement[bool]:
     """
     Match every row, in the words of the index of all topics: only who says so may use it.
     """
     return JOB.c.priority >= literal_column(str(PRIORITIES[0]))
+
+
+def leased() -> ColumnElement[bool]:
+    """
+    Match claimed rows, in the words of the index of leases: a CHECK says that each has an end (invariant 1).
+    """
+    return and_(JOB.c.state == PROCESSING, JOB.c.locked_until.is_not(None))
 
 
 PROCESSING: Final = literal(JobState.PROCESSING)

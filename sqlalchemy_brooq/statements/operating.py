@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Executable, Select, Uuid, and_, func, select, update
+from sqlalchemy import Executable, Select, Uuid, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from sqlalchemy_brooq.model import JOB
-from sqlalchemy_brooq.statements.browsing import Filter
-from sqlalchemy_brooq.statements.fence import in_states, literal
+from sqlalchemy_brooq.statements.browsing import Filter, replay_of_job
+from sqlalchemy_brooq.statements.fence import entering, in_states
 from sqlalchemy_brooq.statements.shapes import among, rows_of
 from sqlalchemy_brooq.vocabulary import MOVES, REPLAY_KEY, TERMINAL, Event, JobState
 
@@ -33,7 +33,7 @@ def cancel_slice(states: Iterable[JobState]) -> Executable:
 
     Parameter: the array ``job_id``.
     """
-    leaves, enters = MOVES[Event.CANCELED]
+    leaves, _ = MOVES[Event.CANCELED]
     locked = (
         select(JOB.c.id)
         .where(_given(), in_states(leaves & frozenset(states)))
@@ -45,7 +45,7 @@ def cancel_slice(states: Iterable[JobState]) -> Executable:
     return (
         update(JOB)
         .where(among(JOB.c.id, select(locked.c.id)))
-        .values(state=literal(enters), updated_at=func.now())
+        .values(state=entering(Event.CANCELED), updated_at=func.now())
         .returning(JOB.c.id, JOB.c.locked_by)
     )
 
@@ -87,8 +87,7 @@ def fates() -> Select[Any]:
 
     Parameter: the array ``job_id``.
     """
-    replay = JOB.alias("replay")
-    is_replay = and_(replay.c.topic == JOB.c.topic, replay.c.idempotency_key == func.concat(REPLAY_KEY, JOB.c.id))
+    replay, is_replay = replay_of_job()
     return (
         select(JOB.c.id, JOB.c.state, replay.c.id.label("replay_id"))
         .select_from(JOB.outerjoin(replay, is_replay))

@@ -14,7 +14,6 @@ from typing import Any, Final
 from sqlalchemy import (
     ClauseElement,
     ColumnElement,
-    DateTime,
     Executable,
     Interval,
     Select,
@@ -37,8 +36,9 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.selectable import TableValuedAlias
 
 from sqlalchemy_brooq.model import JOB
-from sqlalchemy_brooq.statements.fence import in_states, leaving, literal
-from sqlalchemy_brooq.vocabulary import CHANNEL, MOVES, TERMINAL, Event
+from sqlalchemy_brooq.statements.fence import entering, in_states, leaving
+from sqlalchemy_brooq.statements.shapes import MOMENT
+from sqlalchemy_brooq.vocabulary import CHANNEL, TERMINAL, Event
 
 #: What a producer says about a job; ``payload`` and ``meta`` are JSON text.
 GIVEN: Final[dict[str, Any]] = {
@@ -46,7 +46,7 @@ GIVEN: Final[dict[str, Any]] = {
     "topic": Text(),
     "priority": SmallInteger(),
     "payload": Text(),
-    "available_at": DateTime(timezone=True),
+    "available_at": MOMENT,
     "delay": Interval(),
     "idempotency_key": Text(),
     "meta": Text(),
@@ -180,11 +180,10 @@ def cancel_job() -> Executable:
 
     Parameter: ``job_id``.
     """
-    _, enters = MOVES[Event.CANCELED]
     return (
         update(JOB)
         .where(JOB.c.id == bind("job_id", type_=Uuid), leaving(Event.CANCELED))
-        .values(state=literal(enters), updated_at=func.now())
+        .values(state=entering(Event.CANCELED), updated_at=func.now())
         .returning(JOB.c.updated_at, JOB.c.locked_by)
     )
 

@@ -14,9 +14,8 @@ from sqlalchemy import ColumnElement, Executable, Integer, Interval, Select, Uui
 from sqlalchemy import bindparam as bind
 
 from sqlalchemy_brooq.model import JOB
-from sqlalchemy_brooq.statements.exchange import MOMENT
 from sqlalchemy_brooq.statements.fence import in_states
-from sqlalchemy_brooq.statements.shapes import among
+from sqlalchemy_brooq.statements.shapes import MOMENT, among
 from sqlalchemy_brooq.vocabulary import TERMINAL, JobState
 
 FIRST: Final[Mapping[str, Any]] = MappingProxyType(

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import Select, Text, bindparam, case, column, func, select, table, text
+from sqlalchemy import ColumnElement, Select, Text, bindparam, case, cast, column, func, select, table, text
+from sqlalchemy.dialects.postgresql import OID
 from sqlalchemy.sql.expression import TableClause, TextualSelect
 
 from sqlalchemy_brooq.model import Job
@@ -66,13 +67,7 @@ def version_mark(schema: str | None) -> Select[Any]:
     Without a *schema* it is the one that ``job`` means on this connection. The name is a parameter, not
     part of a ``to_regclass`` text, so that no schema's name needs quoting.
     """
-    here = func.pg_table_is_visible(_RELATION.c.oid) if schema is None else _NAMESPACE.c.nspname == schema
-    return (
-        select(func.obj_description(_RELATION.c.oid, "pg_class"))
-        .select_from(_RELATION)
-        .join(_NAMESPACE, _NAMESPACE.c.oid == _RELATION.c.relnamespace)
-        .where(_RELATION.c.relname == Job.__tablename__, here)
-    )
+    return _of_relation(select(func.obj_description(_RELATION.c.oid, "pg_class")).select_from(_RELATION), schema)
 
 
 def parts(schema: str | None) -> TextualSelect:
@@ -92,11 +87,24 @@ def index_build(schema: str | None) -> Select[Any]:
     """
     done = case((_BUILDS.c.blocks_total > 0, _BUILDS.c.blocks_done), else_=_BUILDS.c.tuples_done)
     total = case((_BUILDS.c.blocks_total > 0, _BUILDS.c.blocks_total), else_=_BUILDS.c.tuples_total)
+    builds = _BUILDS.join(_RELATION, _RELATION.c.oid == _BUILDS.c.relid)
+    return _of_relation(select(_BUILDS.c.phase, done.label("done"), total.label("total")).select_from(builds), schema)
+
+
+def oid(schema: str | None) -> ColumnElement[Any]:
+    """
+    Return the table's OID, NULL where it isn't there. Without a *schema* it is what ``job`` means on this connection.
+    """
+    name = Job.__tablename__
+    path = name if schema is None else func.concat(func.quote_ident(schema), f".{name}")
+    return cast(func.to_regclass(path), OID)
+
+
+def _of_relation(asked: Select[Any], schema: str | None) -> Select[Any]:
+    """
+    Ask it of relations called ``job`` alone: that of *schema*, or the one that the name means on this connection.
+    """
     here = func.pg_table_is_visible(_RELATION.c.oid) if schema is None else _NAMESPACE.c.nspname == schema
-    return (
-        select(_BUILDS.c.phase, done.label("done"), total.label("total"))
-        .select_from(_BUILDS)
-        .join(_RELATION, _RELATION.c.oid == _BUILDS.c.relid)
-        .join(_NAMESPACE, _NAMESPACE.c.oid == _RELATION.c.relnamespace)
-        .where(_RELATION.c.relname == Job.__tablename__, here)
+    return asked.join(_NAMESPACE, _NAMESPACE.c.oid == _RELATION.c.relnamespace).where(
+        _RELATION.c.relname == Job.__tablename__, here
     )

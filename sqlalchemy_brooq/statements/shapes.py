@@ -28,6 +28,8 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.sql.selectable import TableValuedAlias
 from sqlalchemy.types import TypeEngine
 
+MOMENT: Final = DateTime(timezone=True)
+
 
 class Packed(TypeDecorator[Sequence[Any]]):
     """
@@ -62,10 +64,14 @@ class Packed(TypeDecorator[Sequence[Any]]):
 
 
 IDS: Final = Packed(Uuid(), attrgetter("hex"))  # without the hyphens, which take longer to make
-MOMENTS: Final = Packed(DateTime(timezone=True), str)
+MOMENTS: Final = Packed(MOMENT, str)
 NUMBERS: Final = Packed(Integer(), str)
 WORDS: Final = Packed(Text(), str)
 """For topics, whose alphabet is harmless; not for text at large."""
+
+
+#: What names a claim, beside its worker.
+CLAIM_KEY: Final[dict[str, TypeEngine[Any]]] = {"id": IDS, "claimed_at": MOMENTS}
 
 
 def rows_of(
@@ -107,6 +113,5 @@ def readable(moment: ColumnElement[datetime]) -> ColumnElement[datetime]:
     """
     Return *moment*, which is not NULL, within the years that Python knows: plain SQL may write ``-infinity``, say.
     """
-    kind = DateTime(timezone=True)
-    first, last = (cast(literal_column(f"'{year}-06-01Z'"), kind) for year in ("0001", "9999"))
-    return func.greatest(func.least(moment, last, type_=kind), first, type_=kind)
+    first, last = (cast(literal_column(f"'{year}-06-01Z'"), MOMENT) for year in ("0001", "9999"))
+    return func.greatest(func.least(moment, last, type_=MOMENT), first, type_=MOMENT)

@@ -4,9 +4,11 @@ Statements that keep leases: the heartbeat's renewal and the reaper's return to 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
     Executable,
     Integer,
     Interval,
@@ -14,6 +16,7 @@ from sqlalchemy import (
     Text,
     and_,
     case,
+    cast,
     exists,
     func,
     null,
@@ -25,13 +28,15 @@ from sqlalchemy import bindparam as bind
 
 from sqlalchemy_brooq.kinds import MAX_INTEGER
 from sqlalchemy_brooq.model import JOB
-from sqlalchemy_brooq.statements.exchange import CLAIM_KEY
-from sqlalchemy_brooq.statements.fence import PROCESSING, held, literal
-from sqlalchemy_brooq.statements.shapes import among, rows_of
-from sqlalchemy_brooq.vocabulary import MOVES, Event, JobState
+from sqlalchemy_brooq.statements.fence import entering, held, leased
+from sqlalchemy_brooq.statements.shapes import CLAIM_KEY, among, rows_of
+from sqlalchemy_brooq.vocabulary import Event
+
+#: What is told of a job that lost its lease.
+REAPED: Final = (JOB.c.id, JOB.c.topic, JOB.c.attempts, JOB.c.state)
 
 
-def _live() -> Any:
+def _live() -> ColumnElement[bool]:
     """
     Match leases that have not run out: a renewal never writes one that has.
     """
@@ -55,10 +60,7 @@ def renew() -> Executable:
     locked = select(claim.c.n, row.c.row_id).select_from(claim.join(row, true())).cte("locked")
     return (
         update(JOB)
-        .where(
-            JOB.c.id == locked.c.row_id,
-            among(JOB.c.id, select(locked.c.row_id)),
-        )
+        .where(JOB.c.id == locked.c.row_id, among(JOB.c.id, select(locked.c.row_id)))
         .values(locked_until=func.now() + bind("lease", type_=Interval), updated_at=func.now())
         .returning(locked.c.n, JOB.c.locked_until)
     )
@@ -89,12 +91,7 @@ def release() -> Executable:
     is_known = exists().where(known.c.id == JOB.c.id, known.c.claimed_at == JOB.c.claimed_at)
     unknown = (
         select(JOB.c.id)
-        .where(
-            JOB.c.state == PROCESSING,
-            JOB.c.locked_until.is_not(None),
-            JOB.c.locked_by == bind("worker", type_=Text),
-            ~is_known,
-        )
+        .where(leased(), JOB.c.locked_by == bind("worker", type_=Text), ~is_known)
         .order_by(JOB.c.id)
         .with_for_update(skip_locked=True, key_share=True, of=JOB)
         .cte("unknown")
@@ -103,46 +100,59 @@ def release() -> Executable:
         update(JOB)
         .where(among(JOB.c.id, select(unknown.c.id)))
         .values(
-            state=literal(MOVES[Event.REQUEUED][1]),
+            state=entering(Event.REQUEUED),
             attempts=func.greatest(JOB.c.attempts - 1, 0),
             locked_by=null(),
             locked_until=null(),
             updated_at=func.now(),
         )
-        .returning(JOB.c.id, JOB.c.topic, JOB.c.attempts, JOB.c.state)
+        .returning(*REAPED)
     )
 
 
 def reap() -> Executable:
     """
-    Return up to ``batch`` jobs with an expired lease to circulation; answers with topic and new state of each.
+    Return up to ``batch`` jobs with an expired lease to circulation; answers with `REAPED` of each.
 
     The poison guard: where the arrays ``guard_topic`` and ``guard_limit`` name the job's topic, and its
     requeues have reached the limit, the expiry is recorded as a failure and the job is dead (invariant 7).
     """
-    guard = rows_of("guard", {"topic": Text(), "limit": Integer()})
-    limit = select(func.min(guard.c.limit)).where(guard.c.topic == JOB.c.topic).correlate(JOB).scalar_subquery()
-    expired = (
-        select(JOB.c.id, (JOB.c.requeues >= limit).is_(true()).label("poisoned"))
-        .where(JOB.c.state == PROCESSING, JOB.c.locked_until.is_not(None), JOB.c.locked_until < func.now())
-        .order_by(JOB.c.locked_until, JOB.c.id)
-        .limit(bind("batch", type_=Integer))
-        .with_for_update(skip_locked=True, key_share=True, of=JOB)
-        .cte("expired")
-    )
-    poisoned = expired.c.poisoned
-    times = func.concat("lease expired ", JOB.c.requeues + 1, " times")
+    expired = _expired().cte("expired")
     return (
         update(JOB)
         .where(JOB.c.id == expired.c.id, among(JOB.c.id, select(expired.c.id)))
-        .values(
-            state=case((poisoned, literal(JobState.DEAD)), else_=literal(JobState.PENDING)),
-            requeues=case((poisoned, JOB.c.requeues), else_=func.least(JOB.c.requeues, MAX_INTEGER - 1) + 1),
-            available_at=case((poisoned, JOB.c.available_at), else_=func.now()),
-            locked_by=case((poisoned, JOB.c.locked_by), else_=null()),
-            locked_until=case((poisoned, JOB.c.locked_until), else_=null()),
-            last_error=case((poisoned, times), else_=JOB.c.last_error),
-            updated_at=func.now(),
-        )
-        .returning(JOB.c.id, JOB.c.topic, JOB.c.attempts, JOB.c.state)
+        .values(_ended(expired.c.poisoned))
+        .returning(*REAPED)
     )
+
+
+def _expired() -> Select[Any]:
+    """
+    Return the locking read of the reaper: who is to be returned, and whether the poison guard forbids it.
+    """
+    guard = rows_of("guard", {"topic": Text(), "limit": Integer()})
+    limit = select(func.min(guard.c.limit)).where(guard.c.topic == JOB.c.topic).correlate(JOB).scalar_subquery()
+    return (
+        select(JOB.c.id, (JOB.c.requeues >= limit).is_(true()).label("poisoned"))
+        .where(leased(), JOB.c.locked_until < func.now())
+        .order_by(JOB.c.locked_until, JOB.c.id)
+        .limit(bind("batch", type_=Integer))
+        .with_for_update(skip_locked=True, key_share=True, of=JOB)
+    )
+
+
+def _ended(poisoned: ColumnElement[bool]) -> dict[str, Any]:
+    """
+    Return what the end of a lease writes: a requeue, or where *poisoned* a failure that keeps the lease as a trace.
+    """
+    # Whatever plain SQL has put there, a number that has no room for one more must not stop the whole batch.
+    times = func.concat("lease expired ", cast(JOB.c.requeues, BigInteger) + 1, " times")
+    return {
+        "state": case((poisoned, entering(Event.DEAD)), else_=entering(Event.REQUEUED)),
+        "requeues": case((poisoned, JOB.c.requeues), else_=func.least(JOB.c.requeues, MAX_INTEGER - 1) + 1),
+        "available_at": case((poisoned, JOB.c.available_at), else_=func.now()),
+        "locked_by": case((poisoned, JOB.c.locked_by), else_=null()),
+        "locked_until": case((poisoned, JOB.c.locked_until), else_=null()),
+        "last_error": case((poisoned, times), else_=JOB.c.last_error),
+        "updated_at": func.now(),
+    }

@@ -17,7 +17,6 @@ from sqlalchemy import (
     Integer,
     Select,
     Text,
-    and_,
     cast,
     extract,
     func,
@@ -27,10 +26,10 @@ from sqlalchemy import (
     union_all,
 )
 from sqlalchemy import bindparam as bind
-from sqlalchemy.dialects.postgresql import OID
 
-from sqlalchemy_brooq.model import JOB, Job
-from sqlalchemy_brooq.statements.fence import PROCESSING, in_states
+from sqlalchemy_brooq.model import JOB
+from sqlalchemy_brooq.statements.fence import in_states, leased
+from sqlalchemy_brooq.statements.schema import oid
 from sqlalchemy_brooq.vocabulary import CLAIMABLE, PRIORITIES, TERMINAL
 
 
@@ -46,8 +45,7 @@ def active_counts() -> CompoundSelect[Any]:
     """
     Answer with (topic, state, count) of the jobs in no terminal state; where there are none, there is no row.
     """
-    leased = and_(JOB.c.state == PROCESSING, JOB.c.locked_until.is_not(None))
-    return union_all(_counts(in_states(CLAIMABLE)), _counts(leased))
+    return union_all(_counts(in_states(CLAIMABLE)), _counts(leased()))
 
 
 def terminal_counts() -> Select[Any]:
@@ -78,9 +76,7 @@ def table_identity(schema: str | None) -> Select[Any]:
     Args:
         schema: Where it is; ``None`` is wherever ``job`` leads on this connection.
     """
-    name = Job.__tablename__
-    path = name if schema is None else func.concat(func.quote_ident(schema), f".{name}")
-    return select(func.pg_postmaster_start_time(), func.current_database(), cast(func.to_regclass(path), OID))
+    return select(func.pg_postmaster_start_time(), func.current_database(), oid(schema))
 
 
 def _counts(condition: ColumnElement[bool]) -> Select[Any]:
