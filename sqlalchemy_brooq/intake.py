@@ -41,8 +41,8 @@ _COPYING: Final = frozenset({"psycopg", "psycopg_async"})
 """Drivers whose COPY we know."""
 _UNESCAPED: Final = postgresql.dialect(paramstyle="named")  # type: ignore[no-untyped-call] # in SQLAlchemy itself
 """Writes no percent sign twice: a COPY has no parameters that it could be taken for."""
-_ROUNDS: Final = 50
-"""How often a job is looked for whose key is taken and given back all the time."""
+ROUNDS: Final = 50
+"""How often the same is tried before a row that comes and goes, or a change that somebody keeps out, is an error."""
 _FOUND_BY: Final = ("id", "topic", "idempotency_key")
 _ENGINE_COLUMNS: Final = frozenset(JOB.c.keys()) - GIVEN.keys()
 _NO_EXTRA: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -174,7 +174,7 @@ def _write(connection: Connection, drafts: Sequence[Draft], *, moments: bool) ->
     """
     answers: dict[UUID, Answer] = {}
     missing = drafts
-    for _ in range(_ROUNDS):
+    for _ in range(ROUNDS):
         for row in _inserted(connection, missing, moments=moments):
             answers[row[0]] = Answer(row[0], True, *row[1:])
         missing = [one for one in missing if one.id not in answers]
@@ -186,7 +186,7 @@ def _write(connection: Connection, drafts: Sequence[Draft], *, moments: bool) ->
         if not missing:
             return answers
     raise BrooqError(
-        f"job {missing[0].id} of topic {missing[0].topic} can be neither inserted nor found, {_ROUNDS} times over:"
+        f"job {missing[0].id} of topic {missing[0].topic} can be neither inserted nor found, {ROUNDS} times over:"
         " either a unique index that isn't this library's refuses it, or a row with its key comes and goes"
     )
 

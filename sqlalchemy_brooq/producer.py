@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
@@ -23,6 +23,7 @@ from sqlalchemy_brooq.commits import EnqueuedNote, Tally, subscribe
 from sqlalchemy_brooq.durations import shown
 from sqlalchemy_brooq.errors import BrooqError, InvalidJob, JobNotFound
 from sqlalchemy_brooq.identity import new_id
+from sqlalchemy_brooq.intake import ROUNDS
 from sqlalchemy_brooq.model import Job
 from sqlalchemy_brooq.statements.producing import cancel_job, default_isolation, find_job, find_replay, replay_job
 from sqlalchemy_brooq.vocabulary import REPLAY_KEY, TERMINAL, Enqueued, JobState
@@ -33,7 +34,6 @@ SessionLike: TypeAlias = Session | scoped_session[Any] | Connection
 """What a producer works in."""
 SESSIONS: Final = (Session, scoped_session, Connection)
 READ_COMMITTED: Final = "READ COMMITTED"
-_ROUNDS: Final = 50
 _defaults: Final[WeakKeyDictionary[Dialect, bool]] = WeakKeyDictionary()
 """Whether a server's default is READ COMMITTED; there is a dialect for each engine."""
 
@@ -91,7 +91,9 @@ def enqueue_many(session: SessionLike, jobs: Iterable[Job]) -> list[Enqueued]:
     target = target_of("enqueue_many", session)
     if isinstance(jobs, Job) or not isinstance(jobs, Iterable):
         raise TypeError(f"enqueue_many() takes an iterable of Job objects, not a {type(jobs).__name__}")
-    return _many(target, jobs)
+    results, tally = bulk.write(target, jobs)
+    _note(target, tally)
+    return results
 
 
 def enqueue_alone(connection: Connection, job: Job) -> Enqueued:
@@ -132,30 +134,45 @@ def cancel(session: SessionLike, job_id: UUID | str) -> bool:
     """
     target = target_of("cancel", session)
     job_id = checked_id(job_id)
-    connection = bulk.connect(target)
-    for _ in range(_ROUNDS):
-        canceled, updated_at, state, holder = _canceled(connection, job_id)
-        if canceled or state in TERMINAL:
-            break  # otherwise it was committed between the two statements, and can be canceled
+    fate = _canceled(bulk.connect(target), job_id)
     if isinstance(target, Session):
-        unit_of_work.show(target, job_id, {"state": state, "updated_at": updated_at})
-    _note(target, Tally(holders={holder} if holder else ()))
-    return canceled
+        unit_of_work.show(target, job_id, {"state": fate.state, "updated_at": fate.updated_at})
+    _note(target, Tally(holders={fate.holder} if fate.holder else ()))
+    return fate.canceled
 
 
-def _canceled(connection: Connection, job_id: UUID) -> tuple[bool, datetime | None, str, str | None]:
+class _Fate(NamedTuple):
     """
-    Cancel a job, or find it as it is: whether it was canceled, when it changed, its state, and who was running it.
+    How a call to cancel found a job, or left it.
     """
-    updated_at, holder = connection.execute(cancel_job(), {"job_id": job_id}).one_or_none() or (None, None)
-    canceled = updated_at is not None
-    state: str = JobState.CANCELED.value
-    if not canceled:
+
+    canceled: bool
+    """Whether by this call."""
+    state: str
+    updated_at: datetime
+    holder: str | None = None
+    """Who was running it."""
+
+
+def _canceled(connection: Connection, job_id: UUID) -> _Fate:
+    """
+    Cancel a job, or find it over.
+    """
+    for _ in range(ROUNDS):
+        written = connection.execute(cancel_job(), {"job_id": job_id}).one_or_none()
+        if written is not None:
+            return _Fate(True, JobState.CANCELED.value, *written)
         found = connection.execute(find_job(), {"job_id": job_id}).one_or_none()
         if found is None:
             raise JobNotFound(job_id)
         updated_at, state = found
-    return canceled, updated_at, state, holder
+        if state in TERMINAL:
+            return _Fate(False, state, updated_at)
+        # It was committed between the two statements, and can be canceled.
+    raise BrooqError(
+        f"job {job_id} is {state}, and was not canceled {ROUNDS} times over: a trigger or a policy that isn't this"
+        " library's keeps the change out"
+    )
 
 
 def replay(session: SessionLike, job_id: UUID | str) -> Enqueued:
@@ -178,15 +195,25 @@ def replay(session: SessionLike, job_id: UUID | str) -> Enqueued:
         TypeError: *session* is something else.
     """
     target = target_of("replay", session)
-    job_id = checked_id(job_id)
-    connection = bulk.connect(target)
-    key, meta = f"{REPLAY_KEY}{job_id}", json.dumps(_noted({"replays": str(job_id)}))
-    for _ in range(_ROUNDS):
+    topic, answer = _replayed(bulk.connect(target), checked_id(job_id))
+    _note(target, Tally({(topic, answer.created): 1}))
+    return answer
+
+
+def _replayed(connection: Connection, job_id: UUID) -> tuple[str, Enqueued]:
+    """
+    Insert a job that replays another one, or find it; return its topic as well.
+    """
+    meta: dict[str, Any] = {"replays": str(job_id)}
+    if tracing.active is not None:
+        meta = tracing.active.noted(meta)
+    key = f"{REPLAY_KEY}{job_id}"
+    for _ in range(ROUNDS):
         new = new_id()
-        topic = connection.execute(replay_job(), {"job_id": job_id, "id": new, "key": key, "meta": meta}).scalar()
+        values = {"job_id": job_id, "id": new, "key": key, "meta": json.dumps(meta)}
+        topic = connection.scalar(replay_job(), values)
         if topic is not None:
-            _note(target, Tally({(topic, True): 1}))
-            return Enqueued(new, created=True)
+            return topic, Enqueued(new, created=True)
         found = connection.execute(find_replay(), {"job_id": job_id, "key": key}).one_or_none()
         if found is None:
             raise JobNotFound(job_id)
@@ -194,9 +221,11 @@ def replay(session: SessionLike, job_id: UUID | str) -> Enqueued:
         if state not in TERMINAL:
             raise InvalidJob(f"job {job_id} is {state}: only a job that is done, dead or canceled can be replayed")
         if there is not None:
-            _note(target, Tally({(topic, False): 1}))
-            return Enqueued(there, created=False)
-    raise BrooqError(f"a replay of job {job_id} can be neither inserted nor found, {_ROUNDS} times over")
+            return topic, Enqueued(there, created=False)
+    raise BrooqError(
+        f"a replay of job {job_id} can be neither inserted nor found, {ROUNDS} times over: either a unique index"
+        " that isn't this library's refuses it, or a row with its key comes and goes"
+    )
 
 
 def target_of(door: str, session: SessionLike) -> Session | Connection:
@@ -226,16 +255,6 @@ def checked_id(job_id: UUID | str) -> UUID:
         return UUID(job_id)
     except (ValueError, AttributeError, TypeError):
         raise InvalidJob(f"job id {shown(job_id)} is refused: a UUID, or its text") from None
-
-
-def _noted(meta: dict[str, Any]) -> dict[str, Any]:
-    return meta if tracing.active is None else tracing.active.noted(meta)
-
-
-def _many(target: Session | Connection, jobs: Iterable[Job]) -> list[Enqueued]:
-    results, tally = bulk.write(target, jobs)
-    _note(target, tally)
-    return results
 
 
 def _note(target: Session | Connection, tally: Tally) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 import sqlalchemy_brooq as brooq
-from sqlalchemy_brooq import InvalidJob, Job, JobNotFound
+from sqlalchemy_brooq import BrooqError, InvalidJob, Job, JobNotFound
 from tests.consumer import LoggedJob
 from tests.doors import PLACES, commit, stored, working_in
 from tests.waiting import row
@@ -61,6 +61,19 @@ def test_cancel_and_replay_say_that_there_is_no_such_job(session: Session) -> No
         with pytest.raises(InvalidJob, match="is refused"):
             door(session, 5)  # type: ignore[arg-type]
     session.execute(text("SELECT 1"))
+
+
+def test_a_cancel_that_a_trigger_keeps_out_is_not_taken_for_a_job_that_is_over(
+    engine: Engine, session: Session
+) -> None:
+    job_id = stored(engine, "pending")
+    with engine.begin() as connection:
+        connection.execute(text("CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"))
+        connection.execute(text("CREATE TRIGGER keep BEFORE UPDATE ON job FOR EACH ROW EXECUTE FUNCTION keep()"))
+
+    with pytest.raises(BrooqError, match=f"job {job_id} is pending, and was not canceled 50 times over: a trigger"):
+        brooq.cancel(session, job_id)
+    assert session.scalar(text("SELECT state FROM job")) == "pending"
 
 
 def test_cancel_shows_in_the_sessions_object(engine: Engine, session: Session) -> None:
