@@ -33,16 +33,28 @@ class RetryRules(Protocol):
     """
 
     @property
-    def max_attempts(self) -> int: ...  # noqa: D102 - named by the settings
+    def max_attempts(self) -> int:
+        """
+        How many failures are final.
+        """
 
     @property
-    def backoff_base(self) -> timedelta: ...  # noqa: D102
+    def backoff_base(self) -> timedelta:
+        """
+        The pause after the first failure.
+        """
 
     @property
-    def backoff_max(self) -> timedelta: ...  # noqa: D102
+    def backoff_max(self) -> timedelta:
+        """
+        The longest pause.
+        """
 
     @property
-    def on_invalid(self) -> str: ...  # noqa: D102
+    def on_invalid(self) -> str:
+        """
+        What becomes of a job whose payload is not what the handler takes: ``"retry"`` or ``"dead"``.
+        """
 
 
 def backoff(attempt: int, base: timedelta, cap: timedelta, *, rng: Callable[[], float] = random.random) -> timedelta:

@@ -3,14 +3,16 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy.exc import DBAPIError, PendingRollbackError
 
 import sqlalchemy_brooq as brooq
 from sqlalchemy_brooq import policy
-from sqlalchemy_brooq.vocabulary import MAX_ERROR, Event
+from sqlalchemy_brooq.vocabulary import MAX_ERROR, Event, Outcome
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,13 @@ def test_backoff_doubles_until_the_cap() -> None:
     pauses = [policy.backoff(n, timedelta(seconds=1), timedelta(seconds=5), rng=lambda: 0.0) for n in range(1, 6)]
 
     assert [pause.total_seconds() for pause in pauses] == [0.5, 1.0, 2.0, 2.5, 2.5]
+
+
+@pytest.mark.parametrize(("fraction", "seconds"), [(0.0, 2.0), (0.25, 2.5), (0.75, 3.5)])
+def test_the_jitter_is_spread_over_the_upper_half_of_the_pause(fraction: float, seconds: float) -> None:
+    pause = policy.backoff(1, timedelta(seconds=4), timedelta(minutes=1), rng=lambda: fraction)
+
+    assert pause == timedelta(seconds=seconds)
 
 
 def test_backoff_is_jittered() -> None:
@@ -76,6 +85,23 @@ def test_a_preserved_attempt_never_kills(attempts: int) -> None:
 
     assert outcome is not None
     assert (outcome.event, outcome.refund) == (Event.FAILED, True)
+
+
+@pytest.mark.parametrize(("attempts", "requeues", "full"), [(1, 0, 1), (3, 0, 4), (3, 2, 1), (5, 2, 4), (9, 0, 60)])
+def test_a_preserved_attempt_waits_as_a_failure_does_without_what_a_lease_ended(
+    attempts: int, requeues: int, full: int
+) -> None:
+    outcome = policy.decide(attempts, requeues, Rules(), brooq.PreserveAttempt("the shop is closed"))
+
+    assert outcome is not None
+    assert timedelta(seconds=full) / 2 <= outcome.delay <= timedelta(seconds=full)
+    assert outcome.error == "PreserveAttempt: the shop is closed"
+
+
+def test_a_canceled_job_says_why() -> None:
+    outcome = policy.decide(1, 0, Rules(), brooq.CancelJob("the order was withdrawn"))
+
+    assert outcome == Outcome(Event.CANCELED, error="CancelJob: the order was withdrawn")
 
 
 def test_retry_later_is_clamped_and_dies_on_the_last_attempt() -> None:
@@ -126,6 +152,25 @@ def test_a_cause_decides_when_the_handler_ends_with_it(cause: brooq.Interruption
         assert outcome.event is event
 
 
+def test_a_shutdown_gives_the_charge_back_and_records_no_error() -> None:
+    cause = brooq.Shutdown("s")
+
+    assert policy.decide(1, 0, Rules(), cause, cause) == Outcome(Event.REQUEUED, refund=True)
+
+
+def test_a_group_obeys_only_if_all_of_it_does() -> None:
+    cause = brooq.Shutdown("s")
+    obedient = BaseExceptionGroup("all", [cause, asyncio.CancelledError()])
+    mixed = BaseExceptionGroup("some", [cause, ValueError("own")])
+
+    obeyed, failed = policy.decide(1, 0, Rules(), obedient, cause), policy.decide(1, 0, Rules(), mixed, cause)
+
+    assert obeyed is not None
+    assert obeyed.event is Event.REQUEUED
+    assert failed is not None
+    assert failed.event is Event.FAILED
+
+
 def test_a_lost_lease_writes_nothing() -> None:
     cause = brooq.LeaseLost("gone")
 
@@ -158,6 +203,25 @@ def test_a_failure_text_can_always_be_stored() -> None:
     policy.error_text(ValueError("\ud800")).encode()
 
 
+class Diagnosed(Exception):
+    def __init__(self, primary: str | None) -> None:
+        super().__init__("duplicate key\nDETAIL:  Key (card)=(4111) already exists.")
+        self.diag = SimpleNamespace(message_primary=primary)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (Diagnosed("duplicate key"), "Diagnosed: duplicate key"),
+        (DBAPIError("INSERT", {"card": "4111"}, Diagnosed("duplicate key")), "DBAPIError: duplicate key"),
+        (DBAPIError("INSERT", {"card": "4111"}, Diagnosed(None)), "DBAPIError: Diagnosed: duplicate key"),
+        (PendingRollbackError("rolled back. Original exception was: (4111)"), "PendingRollbackError: rolled back."),
+    ],
+)
+def test_of_a_database_error_no_value_is_kept(error: Exception, text: str) -> None:
+    assert policy.error_text(error) == text
+
+
 @given(st.text(st.characters()))
 def test_any_message_becomes_storable(text: str) -> None:
     stored = policy.storable(text)
@@ -178,7 +242,9 @@ def test_an_invalid_payload_is_the_last_failure_only_where_the_handler_says_so(a
     assert error.problems == ("number: missing", "total: missing")
     assert (retried.event, ended.event) == (Event.FAILED, Event.DEAD)  # type: ignore[union-attr]
     assert ended.error == "InvalidPayload: number: missing; total: missing"  # type: ignore[union-attr]
-    assert policy.decide(attempts, requeues, Rules(on_invalid="dead"), ValueError("no")) != ended
+    other = policy.decide(attempts, requeues, Rules(max_attempts=limit, on_invalid="dead"), ValueError("no"))
+    assert other is not None
+    assert other.event is Event.FAILED
 
 
 @pytest.mark.parametrize(
