@@ -155,6 +155,12 @@ class _Slice:
         if isinstance(self._target, Session):
             unit_of_work.write_pending(self._target, pending)
         self._write_loose(connection)
+        return self._answers(pending, tally, theirs)
+
+    def _answers(self, pending: set[Job], tally: Tally, theirs: set[UUID]) -> list[Enqueued]:
+        """
+        Tell what became of each job, in the order in which they were read.
+        """
         added = set(self._added)
         results: list[Enqueued] = []
         kinds: list[tuple[str, bool]] = []

@@ -100,6 +100,10 @@ class Tally:
 
 
 class _Subscribers:
+    """
+    Who in this process hears of commits.
+    """
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._callbacks: tuple[Callable[[EnqueuedNote], object], ...] = ()
@@ -267,11 +271,17 @@ class _Ledger:
     def _on_savepoint(self, *_: Any) -> None:
         self._savepoints.append(len(self.tallies))
 
-    def _on_release_savepoint(self, *_: Any) -> int:
-        return self._savepoints.pop() if self._savepoints else self._older
+    def _on_release_savepoint(self, *_: Any) -> None:
+        self._left()
 
     def _on_rollback_savepoint(self, *_: Any) -> None:
-        del self.tallies[self._on_release_savepoint() :]
+        del self.tallies[self._left() :]
+
+    def _left(self) -> int:
+        """
+        Leave the innermost savepoint, and return how much was done when it began.
+        """
+        return self._savepoints.pop() if self._savepoints else self._older
 
     def _on_rollback(self, *_: Any) -> None:
         self.tallies.clear()

@@ -31,6 +31,7 @@ _EXAMPLE: Final = "write it like '500ms', '30s' or '1h30m'"
 _LONGEST_TEXT: Final = 100
 """Characters; the longest timedelta needs 29."""
 _LONGEST_SHOWN: Final = 80
+"""Characters of a value in an error."""
 
 
 def parse_duration(value: DurationLike) -> timedelta:

@@ -32,11 +32,10 @@ ENGINE_COLUMNS: Final[Mapping[str, str]] = MappingProxyType(
         "result": f"{_ENGINE}; a handler's return value gets there with keep_result=True",
     }
 )
-
-
 _OTHERS: Final = frozenset(
     {"id", "topic", "priority", "payload", "available_at", "idempotency_key", "meta", "created_at", "updated_at"}
 )
+"""The columns that may be assigned."""
 
 
 class Protected:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from hypothesis import HealthCheck, settings
 from sqlalchemy import URL, Engine, create_engine
 from sqlalchemy.orm import Session
 
@@ -28,13 +29,16 @@ if TYPE_CHECKING:  # its home moved from one version of pytest-postgresql to the
 
 def pytest_configure(config: pytest.Config) -> None:
     """
-    Let the processes of the tests fail of what is deprecated, hear the signals that they are sent, and begin with
-    compiled modules.
+    Let the processes of the tests fail of what is deprecated, hear the signals that they are sent, begin with compiled
+    modules, and have time.
 
     What is ignored here is ignored there: SIGHUP under nohup, SIGINT in the background of a shell script. None of
     them writes bytecode, and in a fresh checkout each would spend a fifth of its start on compiling.
     """
     os.environ["PYTHONWARNINGS"] = DEPRECATIONS_ARE_ERRORS
+    # Its clock judges the machine, which others keep busy, rather than the code.
+    settings.register_profile("brooq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("brooq")
     for number in (signal.SIGHUP, signal.SIGINT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)
