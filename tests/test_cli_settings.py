@@ -131,7 +131,7 @@ def test_reconfigure_reaches_the_settings_what_derives_from_them_and_the_handler
 
     assert queue.config == Config(lease="80s", max_attempts=3)
     assert queue.config.watchdog_grace == timedelta(seconds=80)
-    assert {topic: handler.options.max_attempts for topic, handler in queue._handlers.items()} == {
+    assert {topic: handler.options.max_attempts for topic, handler in queue._registry.handlers.items()} == {
         "own": 7,
         "shared": 3,
     }
@@ -140,7 +140,7 @@ def test_reconfigure_reaches_the_settings_what_derives_from_them_and_the_handler
 def test_a_refused_reconfigure_changes_nothing(queue: brooq.Queue) -> None:
     queue.register("slow", print, HandlerOptions(backoff_max="2m"))
     queue.register("slower", print, HandlerOptions(backoff_max="3m"))
-    before, handlers = queue.config, dict(queue._handlers)
+    before, handlers = queue.config, dict(queue._registry.handlers)
 
     with pytest.raises(ConfigError, match="workers"):
         queue.reconfigure(workers=0)
@@ -152,7 +152,7 @@ def test_a_refused_reconfigure_changes_nothing(queue: brooq.Queue) -> None:
         "handler for 'slower'",
     ]
     assert queue.config is before
-    assert queue._handlers == handlers
+    assert queue._registry.handlers == handlers
 
 
 def test_reconfigure_comes_too_late_for_a_queue_that_was_closed(queue: brooq.Queue) -> None:

@@ -12,13 +12,13 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from prometheus_client import CollectorRegistry
-from sqlalchemy import URL, Engine, create_engine, event, text
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy import URL, Engine, StaticPool, create_engine, event, text
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import Session
 
 import sqlalchemy_brooq as brooq
@@ -320,6 +320,19 @@ def test_only_postgresql_engines_are_taken() -> None:
         brooq.Queue(create_engine("sqlite://"))
     with pytest.raises(TypeError, match="not str"):
         brooq.Queue("postgresql://")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("make", [create_engine, create_async_engine])
+def test_an_engine_that_has_one_connection_for_all_threads_is_refused_at_the_start(
+    database_url: URL, make_queue: MakeQueue, make: Callable[..., Engine | AsyncEngine]
+) -> None:
+    engine = make(database_url, poolclass=StaticPool)
+    queue = make_queue(engine)
+
+    with pytest.raises(brooq.LifecycleError, match="StaticPool gives all threads the same connection"):
+        queue.start()
+
+    assert our_threads() == set()
 
 
 def test_the_workers_own_connections_are_made_like_the_engines(database_url: URL, make_queue: MakeQueue) -> None:

@@ -21,8 +21,9 @@ from sqlalchemy import Executable
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from sqlalchemy_brooq.claim import Claim
+from sqlalchemy_brooq.parts import Parts
 from sqlalchemy_brooq.private import json_deserializer, json_serializer
-from sqlalchemy_brooq.queue import Parts, Queue
+from sqlalchemy_brooq.queue import Queue
 from sqlalchemy_brooq.statements import testing as statements
 from sqlalchemy_brooq.testing.records import CRASHED, AttemptRecord, End, Notebook
 from sqlalchemy_brooq.testing.routing import sync_engine, unjoined

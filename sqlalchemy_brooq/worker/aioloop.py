@@ -112,6 +112,16 @@ def _cancel_leftovers(loop: asyncio.AbstractEventLoop) -> bool:
     return all(task.done() for task in leftovers)
 
 
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """
+    Return the event loop that the caller runs in, if there is one.
+    """
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
 def fulfil(done: Future[T], work: Callable[[], T]) -> None:
     """
     Run *work*, and put what comes of it into *done*.

@@ -8,14 +8,11 @@ queue and goes on, and what finds no room there is dropped, counted and said.
 from __future__ import annotations
 
 import contextvars
-import inspect
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-from sqlalchemy_brooq.errors import RegistrationError
-from sqlalchemy_brooq.examination import suggestion
 from sqlalchemy_brooq.logs import fields
 from sqlalchemy_brooq.vocabulary import Event, JobEvent, Notice
 from sqlalchemy_brooq.worker.journal import safe_traceback
@@ -26,27 +23,6 @@ CAPACITY: Final = 10_000
 
 Callback = Callable[[JobEvent], object]
 Callbacks = Mapping[Event, Sequence[Callback]]
-
-
-def checked(event: str, callback: Callable[..., Any]) -> Event:
-    """
-    Return the event that *event* names, if *callback* can be called with one.
-
-    Raises:
-        RegistrationError: There is no such event, or the function doesn't fit.
-    """
-    names = [each.value for each in Event]
-    if event not in names:
-        hint = suggestion(event, names) if isinstance(event, str) else ""
-        raise RegistrationError(f"there is no event {event!r}{hint}: it is one of {', '.join(names)}")
-    if not callable(callback):
-        raise RegistrationError(f"callback for {event} refused: {callback!r} is not a function")
-    if inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(getattr(callback, "__call__", None)):  # noqa: B004 - its method
-        raise RegistrationError(
-            f"callback for {event} refused: {callback!r} is async def, and is called on a thread without a loop:"
-            " let a plain function hand over to your loop, with asyncio.run_coroutine_threadsafe"
-        )
-    return Event(event)
 
 
 class Hooks:
