@@ -18,7 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from sqlalchemy_brooq.metrics import FRESH, Board, Kind, Metrics, Sample, Watch
+from sqlalchemy_brooq.gauges import FRESH, Board, Kind, Sample, Watch
+from sqlalchemy_brooq.metrics import Metrics
 from sqlalchemy_brooq.model import Job
 from sqlalchemy_brooq.vocabulary import JobState, Label
 from tests.commands import RunningWorker, get, shown

@@ -15,7 +15,8 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from sqlalchemy_brooq.metrics import Kind, Metrics, Sample
+from sqlalchemy_brooq.gauges import Kind, Sample
+from sqlalchemy_brooq.metrics import Metrics
 from sqlalchemy_brooq.vocabulary import Label
 from tests.servers import ROOT
 from tests.test_docs import script

@@ -15,7 +15,8 @@ from sqlalchemy import URL, CompoundSelect, Engine, Select, create_engine, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from sqlalchemy_brooq.metrics import Kind, Metrics, Sample, Watch
+from sqlalchemy_brooq.gauges import Kind, Sample, Watch
+from sqlalchemy_brooq.metrics import Metrics
 from sqlalchemy_brooq.model import Job, metadata
 from sqlalchemy_brooq.statements import watching
 from sqlalchemy_brooq.worker.loops import Loop

@@ -27,7 +27,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy_brooq import serving as module
 from sqlalchemy_brooq.config import Config
 from sqlalchemy_brooq.errors import BrooqError
-from sqlalchemy_brooq.metrics import Kind, Metrics, Sample
+from sqlalchemy_brooq.gauges import Kind, Sample
+from sqlalchemy_brooq.metrics import Metrics
 from sqlalchemy_brooq.queue import Queue
 from sqlalchemy_brooq.service import Served, service_app
 from sqlalchemy_brooq.serving import ServiceError, ServiceServer

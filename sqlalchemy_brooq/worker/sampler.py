@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from sqlalchemy import Executable
 from sqlalchemy.exc import OperationalError
 
-from sqlalchemy_brooq.metrics import Kind, Sample, Watch
+from sqlalchemy_brooq.gauges import Kind, Sample, Watch
 from sqlalchemy_brooq.schema import translated_schema
 from sqlalchemy_brooq.sqlstates import QUERY_CANCELED, sqlstate
 from sqlalchemy_brooq.statements import watching
