@@ -17,7 +17,7 @@ from sqlalchemy_brooq import operations
 from tests.commands import Terminal, answered, shown
 from tests.queues import states
 from tests.test_browse import put
-from tests.waiting import eventually, row
+from tests.waiting import row
 
 NOWHERE = UUID(int=7)
 
@@ -121,7 +121,8 @@ def test_ctrl_c_breaks_it_off_between_two_slices_and_says_how_far_it_came(
     with engine.begin() as consumer:
         consumer.execute(text("SELECT id FROM job WHERE id = :id FOR UPDATE"), {"id": ids[0]})
         with Terminal("cancel", "--topic", "t", "-y", cwd=tmp_path, DATABASE_URL=shown(database_url)) as terminal:
-            eventually(lambda: states(engine).get("canceled") == 599)
+            terminal.shows("599/600")
+            assert states(engine)["canceled"] == 599
             terminal.process.send_signal(signal.SIGINT)
             assert terminal.ends() == 1
     assert "broken off: canceled 599 jobs" in terminal.text

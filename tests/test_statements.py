@@ -319,8 +319,7 @@ def test_the_reaper_takes_one_batch_at_a_time(engine: Engine, store: PumpStore) 
 
 def test_a_payload_that_python_can_not_decode_spoils_only_its_own_claim(engine: Engine, store: PumpStore) -> None:
     with engine.begin() as connection:
-        deep = "[" * 5000 + "]" * 5000
-        connection.execute(text("INSERT INTO job (topic, payload) VALUES ('t', CAST(:deep AS jsonb))"), {"deep": deep})
+        connection.execute(text("INSERT INTO job (topic, payload) VALUES ('t', CAST(repeat('9', 5000) AS jsonb))"))
     add(engine, Job("t", "fine"))
 
     answer = store.exchange((), Turns(["t"]).request(5))
