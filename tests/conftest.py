@@ -32,8 +32,8 @@ def pytest_configure(config: pytest.Config) -> None:
     Let the processes of the tests fail of what is deprecated, hear the signals that they are sent, begin with compiled
     modules, and have time.
 
-    What is ignored here is ignored there: SIGHUP under nohup, SIGINT and SIGQUIT in the background of a shell script. None
-    of them writes bytecode, and in a fresh checkout each would spend a fifth of its start on compiling.
+    What is ignored here is ignored there: SIGHUP under nohup, SIGINT and SIGQUIT in the background of a shell script.
+    None of them writes bytecode, and in a fresh checkout each would spend a fifth of its start on compiling.
     """
     os.environ["PYTHONWARNINGS"] = DEPRECATIONS_ARE_ERRORS
     # Its clock judges the machine, which others keep busy, rather than the code.
