@@ -239,8 +239,8 @@ class _Work:
             if sqlstate(error) not in BLOCKED:
                 raise
             return self._halves(ids)
+        self.counts.changed += len(done)  # first: a Ctrl-C may come any time
         commits.publish(tally)
-        self.counts.changed += len(done)
         return [one for one in rest if not self._is_settled(one, found.get(one))]
 
     def _fates(self, connection: Connection, ids: list[UUID]) -> Sequence[Any]:
