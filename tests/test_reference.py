@@ -17,12 +17,17 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
+from sqlalchemy import Engine, select, text
+from sqlalchemy.orm import Session
 
 import sqlalchemy_brooq as brooq
 from sqlalchemy_brooq import migrations, testing, tracing
+from tests.pages import blocks
 from tests.servers import ROOT
 from tests.test_docs import script
 
+REPLAYED = "019aa000-0000-7000-8000-000000000013"
+"""The job that the page of SQL replays."""
 API = (ROOT / "docs/reference/api.md").read_text()
 
 MODULES: list[ModuleType] = [brooq, testing, tracing, migrations]
@@ -162,3 +167,17 @@ def test_an_inventory_is_what_sphinx_reads() -> None:
     *head, body = packed.split(b"\n", 4)
     assert head[0] == b"# Sphinx inventory version 2"
     assert b"sqlalchemy.orm.Session py:class 1 orm/session_api.html#sqlalchemy.orm.Session -\n" in zlib.decompress(body)
+
+
+def test_a_replay_by_sql_and_one_by_python_are_the_same(engine: Engine) -> None:
+    page = blocks(ROOT / "docs/reference/sql.md")
+    [statement] = [
+        block.text for block in page if block.language == "sql" and "'replays'" in block.text and "INSERT" in block.text
+    ]
+    with Session(engine) as session, session.begin():
+        session.execute(text("INSERT INTO job (id, topic, state) VALUES (:id, 't', 'dead')"), {"id": REPLAYED})
+        session.execute(text(statement))
+        made = session.scalars(select(brooq.Job).where(brooq.Job.id != REPLAYED)).one()
+
+        assert brooq.replay(session, REPLAYED) == (made.id, False)
+        assert made.meta == {"replays": REPLAYED}
