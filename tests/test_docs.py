@@ -221,6 +221,19 @@ def test_what_the_guide_for_contributors_names_is_there() -> None:
     assert [name for name in names if f"def {name}(" not in tests] == []
 
 
+def test_the_speed_that_the_readme_states_is_the_measured_one() -> None:
+    [row] = [line for line in README.read_text().splitlines() if line.startswith("| empty jobs a second")]
+    measured = re.findall(r"\d\d,\d{3}", (DOCS / "performance.md").read_text())
+
+    stated = re.findall(r"\d\d,\d{3}", row)
+    assert len(stated) == 2
+    assert [figure for figure in stated if figure not in map(in_thousands, measured)] == []
+
+
+def in_thousands(figure: str) -> str:
+    return f"{round(int(figure.replace(',', '')), -3):,}"
+
+
 def leads_somewhere(place: str) -> bool:
     """
     Whether *place* is a module of ours, or something in one.
