@@ -48,6 +48,7 @@ class Claim:
     id: UUID
     """The job's id: stable over its attempts, so it can serve as an idempotency key elsewhere."""
     topic: str
+    """What kind of work it is."""
     payload: Any
     """The JSON value that the producer gave; this attempt's own copy."""
     attempt: int
@@ -55,8 +56,11 @@ class Claim:
     requeues: int
     """How many earlier attempts ended with an expired lease."""
     priority: int
+    """-2 to 2; higher goes first."""
     created_at: datetime
+    """When the enqueuing transaction began, by the database's clock; with a time zone, as the other moments."""
     available_at: datetime
+    """The moment before which it was not to be claimed."""
     claimed_at: datetime
     """When this attempt was claimed, by the database's clock; part of the fence."""
     _worker: str

@@ -119,7 +119,9 @@ class JobEvent(NamedTuple):
     event: Event
     """Such as ``"JobDead"``; it compares equal to that text."""
     job_id: UUID
+    """The job's ``id``."""
     topic: str
+    """The job's topic."""
     attempt: int
     """The number of the attempt that it happened to, from 1."""
     error: str | None = None
@@ -132,7 +134,9 @@ class Lease(NamedTuple):
     """
 
     worker: str
+    """The worker's name, as it stands in ``locked_by``."""
     until: datetime
+    """When it runs out, by the database's clock, unless it is renewed."""
 
 
 class Label(StrEnum):

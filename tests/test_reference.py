@@ -97,6 +97,32 @@ def test_what_can_be_called_says_what_it_does_takes_and_raises(function: Callabl
         assert re.search(r"timedelta|with a unit|As for", text), f"{name} has no unit"
 
 
+def classes() -> Iterator[Any]:
+    for module in MODULES:
+        for name in module.__all__:
+            found = getattr(module, name)
+            if isinstance(found, type) and found.__module__.startswith("sqlalchemy_brooq") and name not in LISTED:
+                yield pytest.param(found, id=f"{module.__name__}.{name}")
+
+
+LISTED = {"Config", "HandlerOptions", "Job"}
+"""Classes whose attributes a page lists, which is compared with the code: the settings, and the columns."""
+
+
+@pytest.mark.parametrize("owner", [*classes()])
+def test_a_public_attribute_says_what_it_is(owner: type) -> None:
+    [tree] = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+    assert isinstance(tree, ast.ClassDef)
+    after = zip(tree.body, [*tree.body[1:], None], strict=True)
+
+    silent = [
+        node.target.id
+        for node, text in after
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and not isinstance(text, ast.Expr)
+    ]
+    assert [name for name in silent if not name.startswith("_")] == []
+
+
 def annotated(function: Any) -> dict[str, str]:
     return inspect.get_annotations(inspect.unwrap(function))
 

@@ -71,7 +71,9 @@ class CrashReport:
     """
 
     topic: str
+    """The topic whose handler was crashed."""
     places: tuple[CrashPlace, ...]
+    """Each place where it was crashed, in their order."""
 
     @property
     def is_idempotent(self) -> bool:

@@ -25,7 +25,9 @@ class AttemptRecord:
     """
 
     job_id: UUID
+    """The job's ``id``."""
     topic: str
+    """The job's topic."""
     attempt: int
     """From 1."""
     outcome: str
