@@ -215,7 +215,7 @@ class RunningWorker:
         """
         Wait for the line that tells that it works, and return it.
         """
-        eventually(lambda: self._announced() or self.process.poll() is not None, 30.0, "it never started")
+        eventually(lambda: self._announced() or self.process.poll() is not None, 60.0, "it never started")
         assert self.process.poll() is None, self.err
         (line,) = self._announced()
         return line

@@ -115,7 +115,7 @@ class Scene:
             session.add_all(jobs)
         return [job.id for job in jobs]
 
-    def are_done(self, jobs: list[UUID], seconds: float = 15.0) -> None:
+    def are_done(self, jobs: list[UUID], seconds: float = 60.0) -> None:
         """
         Wait until all of *jobs* are done.
         """
@@ -125,7 +125,7 @@ class Scene:
         with self.engine.connect() as connection:
             return [tuple(found) for found in connection.execute(text(query))]
 
-    def hears(self, sentence: str, seconds: float = 15.0) -> None:
+    def hears(self, sentence: str, seconds: float = 60.0) -> None:
         """
         Wait for what a handler says, as in ``"a runs late"``.
         """

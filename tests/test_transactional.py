@@ -182,7 +182,10 @@ def run(side: Side, cases: dict[str, Case]) -> dict[str, tuple[Any, ...]]:
     side.transactional("innocent", lambda claim, session: write(session, claim.payload))
     side.add(*(job for n in numbers.values() for job in (brooq.Job(f"case.{n}"), brooq.Job("innocent", 500 + n))))
     side.start()
-    eventually(lambda: len(side.jobs("innocent")) == len([job for job in side.jobs("innocent") if job.state == "done"]))
+    # A hundred and forty jobs, one after the other: on a busy machine that is a matter of a minute.
+    eventually(
+        lambda: len(side.jobs("innocent")) == len([job for job in side.jobs("innocent") if job.state == "done"]), 90.0
+    )
     notes = set(side.notes())
     assert {500 + n for n in numbers.values()} <= notes
     found = {}
