@@ -100,6 +100,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         return
     counts = [len(terminalreporter.stats.get(outcome, ())) for outcome in ("passed", "skipped")]
     broke = [len(terminalreporter.stats.get(outcome, ())) for outcome in ("failed", "error")]
-    cells = [f"`{environment}`", *found(server_of(config)).values(), *map(str, counts), f"{datetime.now(UTC):%Y-%m-%d}"]
+    is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.keyword
+    which = "all" if is_whole else "some"
+    versions = found(server_of(config)).values()
+    cells = [f"`{environment}`", *versions, which, *map(str, counts), f"{datetime.now(UTC):%Y-%m-%d}"]
     terminalreporter.section("for docs/reference/compatibility.md")
     terminalreporter.line(f"| {' | '.join(cells)} |" + (f" and {sum(broke)} failed" if any(broke) else ""))
