@@ -470,7 +470,7 @@ def test_nothing_of_a_job_whose_lease_was_lost_commits(make_side: MakeSide) -> N
 
 def test_nothing_of_a_job_that_went_on_to_its_max_execution_timeout_commits(make_side: MakeSide) -> None:
     side = make_side(workers=1, backoff_base="1h", backoff_max="1h")
-    meanwhile = Meanwhile(side, attempt_timeout="100ms", max_execution_timeout="200ms")
+    meanwhile = Meanwhile(side, attempt_timeout="500ms", max_execution_timeout="1s")
     found = side.reaches(meanwhile.job_id, "failed")
     assert found["last_error"].startswith("MaxExecutionExceeded")
 
