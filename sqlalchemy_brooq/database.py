@@ -20,8 +20,8 @@ from sqlalchemy_brooq.adoption import MAPPER
 from sqlalchemy_brooq.errors import LifecycleError
 from sqlalchemy_brooq.policy import error_text
 from sqlalchemy_brooq.worker.connection import READ_COMMITTED
-from sqlalchemy_brooq.worker.engine import Sources
 from sqlalchemy_brooq.worker.origin import derived_engine, needs_derived
+from sqlalchemy_brooq.worker.setup import Sources
 
 
 class Database:

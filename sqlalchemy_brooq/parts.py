@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 from sqlalchemy_brooq.database import Database
 from sqlalchemy_brooq.registry import Registry
 from sqlalchemy_brooq.worker.attempt import Handler
-from sqlalchemy_brooq.worker.executor import Around
 from sqlalchemy_brooq.worker.hooks import Callbacks
+from sqlalchemy_brooq.worker.running import Around
 
 
 class Parts(NamedTuple):

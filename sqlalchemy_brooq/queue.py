@@ -35,8 +35,10 @@ from sqlalchemy_brooq.vocabulary import Enqueued, JobEvent
 from sqlalchemy_brooq.worker.aioloop import in_thread, running_loop
 from sqlalchemy_brooq.worker.connection import await_server
 from sqlalchemy_brooq.worker.engine import Health, StopReport, Worker
-from sqlalchemy_brooq.worker.executor import Around, in_handler_of
+from sqlalchemy_brooq.worker.executor import in_handler_of
 from sqlalchemy_brooq.worker.forks import in_each_child
+from sqlalchemy_brooq.worker.running import Around
+from sqlalchemy_brooq.worker.setup import Setup
 from sqlalchemy_brooq.worker.signals import StopSignals
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -378,9 +380,8 @@ class Queue:
                 raise LifecycleError("this queue is running already")
             self._database.refuse_one_for_all()
             sources, registry = self._database.sources(self._plain_source()), self._registry
-            worker = Worker(
-                sources, self.config, registry.handlers, self.metrics, loop, self._around, registry.callbacks
-            )
+            setup = Setup(sources, self.config, registry.handlers, self.metrics, loop, self._around, registry.callbacks)
+            worker = Worker(setup)
             with self._database.connecting():
                 worker.start()
             self._worker, self._loop = worker, loop

@@ -23,10 +23,9 @@ import sqlalchemy_brooq as brooq
 from sqlalchemy_brooq.claim import Claim
 from sqlalchemy_brooq.metrics import Metrics
 from sqlalchemy_brooq.worker import demand as demands
-from sqlalchemy_brooq.worker.attempt import InFlight
 from sqlalchemy_brooq.worker.demand import FROM_LEFT, Demand
+from sqlalchemy_brooq.worker.desk import Desk
 from sqlalchemy_brooq.worker.journal import Journal
-from sqlalchemy_brooq.worker.outbox import Outbox
 from sqlalchemy_brooq.worker.port import Exchanged, Fate, Reaped
 from sqlalchemy_brooq.worker.pump import Crew, Pump
 from sqlalchemy_brooq.worker.turns import Request, Turns
@@ -132,8 +131,8 @@ class Wire:
 
 def test_no_claim_begins_while_a_search_waits_for_the_other_pump_s_and_afterwards_claims_go_on() -> None:
     demand = Demand(Turns(["t"]), 1000, lambda: 1000, 1.0)
-    journal = Journal(Metrics(CollectorRegistry()))
-    crew = Crew({}, demand, Outbox(), InFlight(), journal, lambda _: None, 30.0)
+    desk = Desk("w", Journal(Metrics(CollectorRegistry())))
+    crew = Crew({}, demand, desk, lambda _: None, 30.0)
     wire = Wire()
     pump = Pump(0, wire, crew)
     of_the_other = take(demand, time.monotonic())
@@ -151,8 +150,8 @@ def test_no_claim_begins_while_a_search_waits_for_the_other_pump_s_and_afterward
 
 def test_a_search_that_is_given_up_before_its_turn_comes_stops_no_claim() -> None:
     demand = Demand(Turns(["t"]), 1000, lambda: 1000, 1.0)
-    journal = Journal(Metrics(CollectorRegistry()))
-    crew = Crew({}, demand, Outbox(), InFlight(), journal, lambda _: None, 30.0)
+    desk = Desk("w", Journal(Metrics(CollectorRegistry())))
+    crew = Crew({}, demand, desk, lambda _: None, 30.0)
     wire = Wire()
     pump = Pump(0, wire, crew)
     of_the_other = take(demand, time.monotonic())

@@ -20,7 +20,6 @@ from sqlalchemy_brooq.testing.shared import WorkerCrashed
 from sqlalchemy_brooq.testing.standin import StandIn
 from sqlalchemy_brooq.worker.attempt import Attempt
 from sqlalchemy_brooq.worker.executor import STOPPING
-from sqlalchemy_brooq.worker.heartbeat import lose
 from sqlalchemy_brooq.worker.store import SETTLE
 from sqlalchemy_brooq.worker.watchdog import timed_out
 
@@ -103,7 +102,7 @@ def lose_lease(topic: str | None = None, *, told: bool = False) -> AbstractConte
     def strike(stand_in: StandIn, attempt: Attempt) -> Iterator[None]:
         stand_in.expire(attempt.claim.id)
         if told:
-            lose(attempt, stand_in.in_flight, stand_in.notebook)
+            stand_in.desk.lose(attempt)
         yield
 
     return _demanded("lose_lease", topic, strike)

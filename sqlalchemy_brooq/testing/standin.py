@@ -22,7 +22,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from sqlalchemy_brooq.claim import Claim
 from sqlalchemy_brooq.parts import Parts
-from sqlalchemy_brooq.private import json_deserializer, json_serializer
 from sqlalchemy_brooq.queue import Queue
 from sqlalchemy_brooq.statements import testing as statements
 from sqlalchemy_brooq.testing.records import CRASHED, AttemptRecord, End, Notebook
@@ -30,17 +29,19 @@ from sqlalchemy_brooq.testing.routing import sync_engine, unjoined
 from sqlalchemy_brooq.testing.shared import Shared, WorkerCrashed
 from sqlalchemy_brooq.vocabulary import JobEvent, JobState
 from sqlalchemy_brooq.worker.aioloop import HandlerLoop
-from sqlalchemy_brooq.worker.attempt import Attempt, Handler, InFlight
+from sqlalchemy_brooq.worker.attempt import Attempt, Handler
 from sqlalchemy_brooq.worker.connection import Rows, Transactions, short_transaction
 from sqlalchemy_brooq.worker.demand import Demand
+from sqlalchemy_brooq.worker.desk import Desk
 from sqlalchemy_brooq.worker.effects import Effects
 from sqlalchemy_brooq.worker.executor import Executor, StartTask
 from sqlalchemy_brooq.worker.hooks import Hooks
-from sqlalchemy_brooq.worker.outbox import Outbox
 from sqlalchemy_brooq.worker.port import Exchanged, Settlement
 from sqlalchemy_brooq.worker.pump import Crew, Pump
 from sqlalchemy_brooq.worker.reaper import Reaper, guards_of
 from sqlalchemy_brooq.worker.results import Results
+from sqlalchemy_brooq.worker.running import Runner
+from sqlalchemy_brooq.worker.setup import Sources
 from sqlalchemy_brooq.worker.store import PumpStore, ReaperStore
 from sqlalchemy_brooq.worker.turns import Request, Turns
 
@@ -166,14 +167,18 @@ class StandIn:
         self.name = f"test:{os.getpid()}:{secrets.token_hex(4)}"
         self.engine = sync_engine(parts.engine)
         self.shared = shared
-        self.in_flight = InFlight()
         self.notebook = Notebook(queue.metrics, HooksHere(parts.callbacks), lambda: shared.is_cut)
+        self.desk = Desk(self.name, self.notebook)
         self.records: list[AttemptRecord] = []
         self.has_crashed = False
         self._parts = parts
+        self._sources = Sources(
+            self.engine,
+            lambda: unjoined(parts.sessions()),
+            _unjoined(parts.async_sessions) if parts.async_sessions is not None else None,
+        )
         self._run_task = run_task
         self._surroundings = surroundings
-        self._outbox = Outbox()
         self._claimed: deque[Attempt] = deque()
         self._demand = OneByOne(parts.handlers)
         self.transactions: Transactions = partial(short_transaction, self.engine)
@@ -185,44 +190,14 @@ class StandIn:
 
     def _make_executor(self) -> Executor:
         parts = self._parts
-        results = Results(json_serializer(self.engine.dialect))
-        effects = Effects(
-            lambda: unjoined(parts.sessions()),
-            _unjoined(parts.async_sessions) if parts.async_sessions is not None else None,
-            self.name,
-            results.text,
-            self._outbox.put,
-            self.in_flight,
-            self.notebook,
-            aside=_here,
-        )
-        return Executor(
-            self.name,
-            1,
-            0,
-            HandlerLoop(),
-            effects,
-            results,
-            self._outbox.put,
-            self.in_flight,
-            self.notebook,
-            lambda: None,
-            parts.around,
-        )
+        results = Results(self._sources.serializer)
+        effects = Effects(self.desk, results, self._sources.sessions, self._sources.async_sessions, aside=_here)
+        return Executor(self.desk, Runner(self.desk, effects, results, parts.around), HandlerLoop(), slots=1)
 
     def _make_pump(self, queue: Queue) -> Pump:
-        lease = queue.config.lease
-        deserializer = json_deserializer(self.engine.dialect)
-        self._store = StandInStore(SharedLine(self.transactions), self.name, lease, float("inf"), deserializer)
-        crew = Crew(
-            self._parts.handlers,
-            self._demand,
-            self._outbox,
-            self.in_flight,
-            self.notebook,
-            self._claimed.extend,
-            lease.total_seconds(),
-        )
+        lease, line = queue.config.lease, SharedLine(self.transactions)
+        self._store = StandInStore(line, self.name, lease, float("inf"), self._sources.deserializer)
+        crew = Crew(self._parts.handlers, self._demand, self.desk, self._claimed.extend, lease.total_seconds())
         return Pump(0, self._store, crew)
 
     # -- what it does
@@ -289,7 +264,7 @@ class StandIn:
         self._pump.round()
         if self._claimed:
             self._attempt(self._claimed.popleft())
-        elif len(self._outbox):
+        elif len(self.desk.outbox):
             self._settle()  # its payload could not be read
         else:
             return False
@@ -316,7 +291,7 @@ class StandIn:
             raise WorkerCrashed  # whatever the handler made of it
 
     def _settle(self) -> None:
-        while (pause := self._outbox.pause(time.monotonic())) is not None:
+        while (pause := self.desk.outbox.pause(time.monotonic())) is not None:
             time.sleep(pause)
             self._pump.round()
         self.records += [self._record(end) for end in self.notebook.ends]

@@ -30,11 +30,13 @@ from sqlalchemy_brooq.sqlstates import BLOCKED, DATA_EXCEPTION, sqlstate
 from sqlalchemy_brooq.statements.waiting import holder_waits_for_us, limit_lock_waits
 from sqlalchemy_brooq.vocabulary import Event, Notice, Outcome
 from sqlalchemy_brooq.worker.aioloop import in_thread
-from sqlalchemy_brooq.worker.attempt import Attempt, InFlight, Stage
-from sqlalchemy_brooq.worker.journal import Journal, fields, safe_traceback
+from sqlalchemy_brooq.worker.attempt import Attempt, Stage
+from sqlalchemy_brooq.worker.desk import Desk
+from sqlalchemy_brooq.worker.journal import fields, safe_traceback
 from sqlalchemy_brooq.worker.lending import Loan
 from sqlalchemy_brooq.worker.log import log
 from sqlalchemy_brooq.worker.port import RETRY_HELD, Settlement
+from sqlalchemy_brooq.worker.results import Results
 from sqlalchemy_brooq.worker.store import FATES, SETTLE, claim_columns, settlement_columns
 
 LOCK_WAIT: Final = "500ms"
@@ -45,7 +47,6 @@ TOUCHED: Final = (
     " call the job off"
 )
 
-ResultText = Callable[[Attempt, Any], str | None]
 Aside = Callable[[Callable[[], None]], Awaitable[None]]
 T = TypeVar("T")
 
@@ -77,34 +78,25 @@ class Effects:
     Opens sessions, lends them, and commits them together with the outcome.
 
     Args:
+        desk: Where is written down what becomes of attempts.
+        results: Turns return values into text.
         sessions: Makes a `Session` of the consumer's engine.
         async_sessions: Makes an `AsyncSession`; ``None`` where the queue has a plain engine.
-        worker: This worker's identity, half of the fence.
-        result_text: Returns a handler's result as JSON text.
-        settle: Takes an attempt whose outcome goes the ordinary way after all.
-        in_flight: The table of attempts.
-        journal: Is told of outcomes.
         aside: Runs what may block, beside the loop.
     """
 
     def __init__(
         self,
+        desk: Desk,
+        results: Results,
         sessions: Callable[[], Session],
         async_sessions: Callable[[], AsyncSession] | None,
-        worker: str,
-        result_text: ResultText,
-        settle: Callable[[Attempt], None],
-        in_flight: InFlight,
-        journal: Journal,
         aside: Aside = in_thread,
     ) -> None:
+        self._desk = desk
+        self._results = results
         self._sessions = sessions
         self._async_sessions = async_sessions
-        self._worker = worker
-        self._result_text = result_text
-        self._settle = settle
-        self._in_flight = in_flight
-        self._journal = journal
         self._aside = aside
 
     # -- on a thread, with a Session
@@ -125,7 +117,7 @@ class Effects:
         with self._recorded(attempt) as sealing, self._opened() as loan:
             if call is not None:
                 with loan.lent():
-                    text = self._result_text(attempt, call(loan.session))
+                    text = self._results.text(attempt, call(loan.session))
             if callbacks(attempt.claim):
                 with loan.lent():
                     _call_back(attempt.claim, loan.session)
@@ -178,7 +170,7 @@ class Effects:
             async with self._aopened() as (session, loan):
                 if call is not None:
                     with loan.lent():
-                        text = self._result_text(attempt, await call(session))
+                        text = self._results.text(attempt, await call(session))
                 if callbacks(attempt.claim):
                     with loan.lent():
                         await _acall_back(attempt.claim, session)
@@ -222,15 +214,14 @@ class Effects:
                 self._failed(attempt, error)
                 return
         if sealing.written and sealing.outcome is not None:
-            self._in_flight.remove([attempt])
-            self._journal.settled(attempt.claim, sealing.outcome)
+            self._desk.written(attempt, sealing.outcome)
             attempt.outcome = sealing.outcome
         elif sealing.outcome is not None:
             # Lost, as a rule; then the fence refuses this too. But the handler itself may have changed the row, in
             # the transaction that is now rolled back: then the job is still ours, and nobody else would record it.
             if attempt.span is not None:
                 attempt.span.end(None)
-            self._fail(attempt, TransactionMisused(TOUCHED))
+            self._desk.fail(attempt, TransactionMisused(TOUCHED))
 
     def _prepare(self, attempt: Attempt, loan: Loan) -> None:
         """
@@ -256,7 +247,7 @@ class Effects:
         if self._write(claim, connection, outcome):
             attempt.may_have_written(outcome)
             return True
-        fate = connection.execute(FATES, claim_columns(self._worker, [claim])).first()
+        fate = connection.execute(FATES, claim_columns(self._desk.worker, [claim])).first()
         if fate is None or not fate.held:
             return False
         if time.monotonic() >= attempt.lease_end:
@@ -270,7 +261,7 @@ class Effects:
         """
         Write *outcome*, without its result where the database refuses that; False if the row was not touched.
         """
-        parameters = {"worker": self._worker, **settlement_columns([Settlement(claim, outcome)])}
+        parameters = {"worker": self._desk.worker, **settlement_columns([Settlement(claim, outcome)])}
         if outcome.result is None:
             return not connection.execute(SETTLE, parameters).scalar_one()
         try:
@@ -291,13 +282,8 @@ class Effects:
         trace = safe_traceback(error)
         if attempt.span is not None:
             attempt.span.trace = trace
-        self._journal.raised(attempt.claim, trace)
-        self._fail(attempt, error)
-
-    def _fail(self, attempt: Attempt, error: BaseException) -> None:
-        claim = attempt.claim
-        attempt.outcome = policy.failure(claim.attempt, claim.requeues, attempt.handler.options, error)
-        self._settle(attempt)
+        self._desk.journal.raised(attempt.claim, trace)
+        self._desk.fail(attempt, error)
 
 
 def _call_back(claim: Claim, session: Session) -> None:

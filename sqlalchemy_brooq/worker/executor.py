@@ -1,35 +1,27 @@
 """
 Runs handlers: plain ones on threads, ``async def`` ones in an event loop, at most so many at a time.
 
-Owns the slots, and what an attempt's end means for its slot. What it means for the job is `policy`'s to say,
-and the pump's or `effects`' to write.
+Owns the slots: who is begun, who waits, and what an attempt's end means for its slot. How one is run is `running`'s.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
-import ctypes
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from enum import Enum, auto
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from sqlalchemy_brooq import logs, policy, tracing
-from sqlalchemy_brooq.claim import Claim, callbacks, chained
-from sqlalchemy_brooq.errors import Interruption, RetryLater, Shutdown, Signal, find_in
-from sqlalchemy_brooq.vocabulary import SUCCESS, Event, Outcome
+from sqlalchemy_brooq.errors import Shutdown
 from sqlalchemy_brooq.worker.aioloop import HandlerLoop
-from sqlalchemy_brooq.worker.attempt import Attempt, InFlight, Stage
-from sqlalchemy_brooq.worker.effects import Effects
-from sqlalchemy_brooq.worker.journal import Journal, safe_traceback
+from sqlalchemy_brooq.worker.attempt import Attempt, Stage
+from sqlalchemy_brooq.worker.desk import Desk
+from sqlalchemy_brooq.worker.interrupting import stop_task
 from sqlalchemy_brooq.worker.log import log
-from sqlalchemy_brooq.worker.results import Results
+from sqlalchemy_brooq.worker.running import Runner
 from sqlalchemy_brooq.worker.threads import Threads
 
 STOPPING: Final = "the worker is stopping, and its grace period is over"
@@ -38,18 +30,6 @@ _handling: Final[contextvars.ContextVar[str]] = contextvars.ContextVar("brooq_ha
 """The worker whose handler is running, in that handler's context."""
 
 StartTask = Callable[[asyncio.AbstractEventLoop], asyncio.Task[None]]
-Around = Callable[[], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
-
-
-class Ending(Enum):
-    """
-    Stands for the text of a result where there is none.
-    """
-
-    CUT_OFF = auto()
-    """The handler didn't get as far as returning."""
-    SETTLED = auto()
-    """The outcome has been written, or was somebody else's to write."""
 
 
 def in_handler_of(worker: str) -> bool:
@@ -64,46 +44,24 @@ class Executor:
     Runs attempts in free slots, in the order in which they were handed over.
 
     Args:
-        worker: This worker's identity.
+        desk: Where is written down what becomes of attempts.
+        runner: Runs one attempt.
+        loop: Where ``async def`` handlers run.
         slots: How many handlers may run at a time.
         prefetch: How many more jobs may wait here under lease.
-        loop: Where ``async def`` handlers run.
-        effects: Settles what has effects of its own in the settling transaction.
-        results: Turns return values into text.
-        settle: Takes an attempt whose outcome is decided.
-        in_flight: The table of attempts.
-        journal: Is told of each end.
-        around: The consumer's context manager around each handler.
     """
 
-    def __init__(
-        self,
-        worker: str,
-        slots: int,
-        prefetch: int,
-        loop: HandlerLoop,
-        effects: Effects,
-        results: Results,
-        settle: Callable[[Attempt], None],
-        in_flight: InFlight,
-        journal: Journal,
-        freed: Callable[[], None],
-        around: Around | None = None,
-    ) -> None:
+    def __init__(self, desk: Desk, runner: Runner, loop: HandlerLoop, slots: int, prefetch: int = 0) -> None:
+        self._desk = desk
+        self._journal = desk.journal
+        self._runner = runner
+        self._loop = loop
         self._slots = slots
         self._capacity = slots + prefetch
-        self._loop = loop
-        self._effects = effects
-        self._results = results
-        self._settle = settle
-        self._in_flight = in_flight
-        self._journal = journal
-        self._freed = freed
-        self._around = around
         self._threads = Threads("handler")
         # What the host had set when it started the queue; each job gets a copy of its own.
         self._context = contextvars.copy_context()
-        self._context.run(_handling.set, worker)
+        self._context.run(_handling.set, desk.worker)
         self._change = threading.Condition()
         self._waiting: deque[Attempt] = deque()
         self._running: dict[Attempt, None] = {}
@@ -260,9 +218,7 @@ class Executor:
         # One after the other: what takes a slot is lost in turn, and thousands may wait for one.
         while pending:
             attempt = pending.popleft()
-            if attempt.conclude():
-                attempt.outcome = Outcome(Event.REQUEUED, refund=True)
-                self._settle(attempt)
+            self._desk.give_back(attempt)
             following = self._release(attempt)
             alike = [one for one in following if one.handler.is_async is is_async]
             self._journal.began([one.claim for one in alike])
@@ -282,7 +238,7 @@ class Executor:
             if idle:
                 self._change.notify_all()
         if idle or attempt.stage is Stage.OVER:  # no outcome of it may wake the pump any more
-            self._freed()
+            self._desk.outbox.ring()
         return ready
 
     def _make_sure_of(self, attempt: Attempt) -> None:
@@ -292,9 +248,7 @@ class Executor:
         if attempt.given_up or attempt.stage is Stage.OVER or attempt.outcome is not None:
             return  # whoever gave it up says what becomes of it
         attempt.conclude()
-        claim, error = attempt.claim, RuntimeError("the engine failed on how the handler ended; its log says more")
-        attempt.outcome = policy.failure(claim.attempt, claim.requeues, attempt.handler.options, error)
-        self._settle(attempt)
+        self._desk.fail(attempt, RuntimeError("the engine failed on how the handler ended; its log says more"))
 
     # -- plain handlers, on threads
 
@@ -306,7 +260,7 @@ class Executor:
         while following is not None:
             attempt = following
             try:
-                self._context.copy().run(self._attempt_plain, attempt)
+                self._context.copy().run(self._runner.called, attempt)
             except BaseException:
                 self._begin(self._release(attempt))
                 raise
@@ -325,42 +279,6 @@ class Executor:
         self._journal.began([ready[0].claim])
         return ready[0]
 
-    def _attempt_plain(self, attempt: Attempt) -> None:
-        _enter(attempt)
-        text: str | Ending | None = Ending.CUT_OFF
-        try:
-            if self._around is None:
-                text = self._work_plain(attempt)
-            else:
-                with self._surroundings(self._around):
-                    text = self._work_plain(attempt)
-        except BaseException as error:  # noqa: BLE001 - whatever a handler raises is an outcome, SystemExit too
-            self._failed(attempt, error)
-        else:
-            self._succeeded(attempt, text)
-        finally:
-            _leave(attempt)
-
-    def _work_plain(self, attempt: Attempt) -> str | Ending | None:
-        """
-        Call the handler, and return its result as text; `Ending.SETTLED` where `effects` has written the outcome.
-        """
-        if attempt.handler.options.transactional:
-            self._effects.transactional(attempt, partial(_call, attempt))
-            return Ending.SETTLED
-        text = self._results.text(attempt, _call(attempt))
-        if has_effects(attempt.claim):
-            self._effects.settle_with(attempt, text)
-            return Ending.SETTLED
-        return text
-
-    @staticmethod
-    def _surroundings(make: Around) -> AbstractContextManager[Any]:
-        around = make()
-        if not isinstance(around, AbstractContextManager):
-            raise TypeError(f"around gave {around!r} for a plain handler: it takes a plain context manager")
-        return around
-
     # -- async def handlers, in the loop
 
     def _start_tasks(self, attempts: Sequence[Attempt], loop: asyncio.AbstractEventLoop) -> None:
@@ -372,182 +290,13 @@ class Executor:
 
     def _start_task(self, attempt: Attempt, loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
         attempt.task = task = loop.create_task(self._run_async(attempt), context=self._context.copy())
-        attempt.stop = _stop_task
+        attempt.stop = stop_task
         if (cause := attempt.claim.cause) is not None:  # interrupted before there was a task
-            _stop_task(attempt, cause)
+            stop_task(attempt, cause)
         return task
 
     async def _run_async(self, attempt: Attempt) -> None:
-        _enter(attempt)
-        text: str | Ending | None = Ending.CUT_OFF
         try:
-            if self._around is None:
-                text = await self._work_async(attempt)
-            else:
-                async with self._async_surroundings(self._around):
-                    text = await self._work_async(attempt)
-        except BaseException as error:  # noqa: BLE001 - as for plain ones; a task's SystemExit would end the loop
-            self._failed(attempt, error)
-        else:
-            self._succeeded(attempt, text)
+            await self._runner.awaited(attempt)
         finally:
-            attempt.task = None
-            _leave(attempt)
             self._begin(self._release(attempt))
-
-    async def _work_async(self, attempt: Attempt) -> str | Ending | None:
-        """
-        As `_work_plain`.
-        """
-        if attempt.handler.options.transactional:
-            await self._effects.atransactional(attempt)
-            return Ending.SETTLED
-        text = self._results.text(attempt, await attempt.handler.function(attempt.claim))
-        if has_effects(attempt.claim):
-            await self._effects.asettle_with(attempt, text)
-            return Ending.SETTLED
-        return text
-
-    @staticmethod
-    def _async_surroundings(make: Around) -> AbstractAsyncContextManager[Any]:
-        around = make()
-        if isinstance(around, AbstractAsyncContextManager):
-            return around
-        return _as_async(around)
-
-    # -- the end of an attempt
-
-    def _succeeded(self, attempt: Attempt, text: str | Ending | None) -> None:
-        if text is Ending.CUT_OFF:
-            self._failed(attempt, RuntimeError("around swallowed what the handler raised: it must let it pass"))
-        elif text is not Ending.SETTLED and attempt.conclude():
-            attempt.outcome = SUCCESS if text is None else Outcome(Event.DONE, result=text)
-            self._settle(attempt)
-
-    def _failed(self, attempt: Attempt, error: BaseException) -> None:
-        claim, options = attempt.claim, attempt.handler.options
-        # All that reads the error comes first: its __str__ is the handler's code, and may do anything, or never end.
-        # Until the attempt is concluded, the watchdog can still end it.
-        outcome = policy.decide(claim.attempt, claim.requeues, options, error, claim.cause)
-        expected = find_in(error, Signal) or (claim.cause and policy.ended_by_interruption(error))
-        trace = None if expected else safe_traceback(error)
-        if attempt.span is not None:
-            attempt.span.trace = trace
-        if attempt.conclude():
-            # Before anything is logged: a consumer's log handler may raise.
-            self._decided(attempt, outcome)
-        elif attempt.given_up or policy.ended_by_interruption(error):
-            return  # otherwise the surroundings raised, after the outcome was written
-        if trace is not None:
-            self._journal.raised(claim, trace)
-        later = find_in(error, RetryLater)
-        if later is not None and later.delay > options.backoff_max:
-            self._journal.cut(claim, later.delay, options.backoff_max)
-
-    def _decided(self, attempt: Attempt, outcome: Outcome | None) -> None:
-        if outcome is None:
-            self._in_flight.remove([attempt])
-            self._journal.lost(attempt.claim)
-        else:
-            attempt.outcome = outcome
-            self._settle(attempt)
-
-
-def _enter(attempt: Attempt) -> None:
-    """
-    Let the log lines and the spans of this context, which is the attempt's own, be about its job.
-    """
-    logs.enter(attempt.claim)
-    if tracing.active is not None:
-        attempt.span = tracing.active.begin(attempt.claim)
-
-
-def _leave(attempt: Attempt) -> None:
-    if attempt.span is not None:
-        attempt.span.end(attempt.outcome)
-
-
-def _stop_task(attempt: Attempt, _: Interruption) -> None:
-    """
-    Cancel the task that runs an attempt.
-    """
-    task = attempt.task
-    if task is None:
-        return
-
-    def cancel() -> None:
-        # In the loop's thread, so that it can't hit the engine's own steps after the handler's end.
-        if attempt.stage is Stage.RUNNING or attempt.given_up:
-            task.cancel()
-
-    with contextlib.suppress(RuntimeError):  # the loop was closed under us
-        task.get_loop().call_soon_threadsafe(cancel)
-
-
-def has_effects(claim: Claim) -> bool:
-    """
-    Tell whether *claim* has more to write than its outcome.
-    """
-    return bool(chained(claim) or callbacks(claim))
-
-
-@contextlib.asynccontextmanager
-async def _as_async(manager: AbstractContextManager[Any]) -> Any:
-    with manager:
-        yield
-
-
-def _call(attempt: Attempt, *arguments: Any) -> Any:
-    """
-    Call a plain handler. Only its own code is interrupted, not the engine's steps before and after it.
-    """
-    if attempt.handler.options.interrupt != "raise":
-        return attempt.handler.function(attempt.claim, *arguments)
-    with _interruptible(attempt):
-        return attempt.handler.function(attempt.claim, *arguments)
-
-
-@contextlib.contextmanager
-def _interruptible(attempt: Attempt) -> Iterator[None]:
-    """
-    Let an interruption raise its cause in this thread, but never beyond the handler.
-    """
-    door = _RaisingDoor(threading.get_ident())
-    attempt.stop = door.throw
-    try:
-        attempt.claim.check()  # it may have been interrupted while the door was not there yet
-        yield
-    finally:
-        attempt.stop = None
-        try:
-            door.close()
-        except Interruption:  # thrown a moment ago, and delivered here
-            door.close()
-            raise
-
-
-class _RaisingDoor:
-    """
-    Throws an interruption into a thread, as long as it is open.
-    """
-
-    def __init__(self, thread: int) -> None:
-        self._thread = ctypes.c_ulong(thread)
-        self._lock = threading.Lock()
-        self._open = True
-
-    def throw(self, _attempt: Attempt, cause: Interruption) -> None:
-        """
-        Let the thread raise an exception of the cause's kind; it does so between two steps of Python code.
-        """
-        with self._lock:
-            if self._open:
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread, ctypes.py_object(type(cause)))
-
-    def close(self) -> None:
-        """
-        Throw nothing more, and take back what was not delivered yet.
-        """
-        with self._lock:
-            self._open = False
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread, None)

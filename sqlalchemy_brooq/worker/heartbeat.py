@@ -9,9 +9,8 @@ from datetime import timedelta
 from typing import Final
 
 from sqlalchemy_brooq.claim import renewed
-from sqlalchemy_brooq.errors import LeaseLost
-from sqlalchemy_brooq.worker.attempt import Attempt, InFlight, Stage, by_job
-from sqlalchemy_brooq.worker.journal import Journal
+from sqlalchemy_brooq.worker.attempt import Attempt, Stage, by_job
+from sqlalchemy_brooq.worker.desk import Desk
 from sqlalchemy_brooq.worker.port import HeartbeatPort
 
 ROUNDS: Final = 3
@@ -27,10 +26,9 @@ class Heartbeat:
     A row that somebody else holds is skipped by the statement, and asked for again soon.
     """
 
-    def __init__(self, port: HeartbeatPort, in_flight: InFlight, journal: Journal, lease: timedelta) -> None:
+    def __init__(self, port: HeartbeatPort, desk: Desk, lease: timedelta) -> None:
         self._port = port
-        self._in_flight = in_flight
-        self._journal = journal
+        self._desk = desk
         self._lease = lease.total_seconds()
         self._due = 0.0
 
@@ -38,7 +36,7 @@ class Heartbeat:
         """
         Renew, and return the seconds until the next round.
         """
-        attempts = sorted(self._in_flight.all(), key=by_job)
+        attempts = sorted(self._desk.in_flight.all(), key=by_job)
         left = self._due - time.monotonic()
         if left > 0:
             # Woken by a cancel: find out whose it was. Renewing all the others each time would be a storm of writes.
@@ -73,14 +71,5 @@ class Heartbeat:
         for attempt, is_held in zip(attempts, answer, strict=True):
             # One that is being settled gave its row up to its own outcome, as like as not: the pump will know.
             if not is_held and attempt.stage in (Stage.WAITING, Stage.RUNNING):
-                lose(attempt, self._in_flight, self._journal)
+                self._desk.lose(attempt)
         return any(answer)
-
-
-def lose(attempt: Attempt, in_flight: InFlight, journal: Journal) -> None:
-    """
-    Give an attempt up whose lease is lost: its handler is told, and nothing is written.
-    """
-    if attempt.give_up(LeaseLost(f"the lease on {attempt.claim.topic} {attempt.claim.id} is lost")):
-        in_flight.remove([attempt])
-        journal.lost(attempt.claim)

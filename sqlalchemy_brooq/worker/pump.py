@@ -15,11 +15,11 @@ from typing import Final
 from sqlalchemy_brooq import policy
 from sqlalchemy_brooq.claim import Claim
 from sqlalchemy_brooq.vocabulary import SUCCESS, Notice, Outcome
-from sqlalchemy_brooq.worker.attempt import Attempt, Handler, InFlight, by_job, outcome_of
+from sqlalchemy_brooq.worker.attempt import Attempt, Handler, by_job, outcome_of
 from sqlalchemy_brooq.worker.demand import Demand
-from sqlalchemy_brooq.worker.journal import Journal, fields
+from sqlalchemy_brooq.worker.desk import Desk
+from sqlalchemy_brooq.worker.journal import fields
 from sqlalchemy_brooq.worker.log import log
-from sqlalchemy_brooq.worker.outbox import Outbox
 from sqlalchemy_brooq.worker.port import RETRY_HELD, Exchanged, PumpPort, Settlement, SpoiledBatch
 from sqlalchemy_brooq.worker.traffic import Traffic
 from sqlalchemy_brooq.worker.turns import Request
@@ -73,9 +73,7 @@ class Crew:
     Args:
         handlers: The served topics.
         demand: Says what to ask for.
-        outbox: Where outcomes gather.
-        in_flight: The table of attempts.
-        journal: Is told of claims and outcomes.
+        desk: Where is written down what becomes of attempts.
         submit: Gives freshly claimed attempts to the executor.
         lease: How long a claim is good for, in seconds.
     """
@@ -84,20 +82,16 @@ class Crew:
         self,
         handlers: Mapping[str, Handler],
         demand: Demand,
-        outbox: Outbox,
-        in_flight: InFlight,
-        journal: Journal,
+        desk: Desk,
         submit: Callable[[Sequence[Attempt]], None],
         lease: float,
     ) -> None:
         self.handlers = handlers
         self.demand = demand
-        self.outbox = outbox
-        self.in_flight = in_flight
-        self.journal = journal
+        self.desk = desk
         self.submit = submit
         self.lease = lease
-        self.traffic = Traffic(outbox, demand)
+        self.traffic = Traffic(desk.outbox, demand)
         self.doubts = Doubts()
 
     def stop_claiming(self) -> None:
@@ -123,9 +117,10 @@ class Pump:
         self._port = port
         self._handlers = crew.handlers
         self._demand = crew.demand
-        self._outbox = crew.outbox
-        self._in_flight = crew.in_flight
-        self._journal = crew.journal
+        self._desk = crew.desk
+        self._outbox = crew.desk.outbox
+        self._in_flight = crew.desk.in_flight
+        self._journal = crew.desk.journal
         self._submit = crew.submit
         self._lease = crew.lease
         self._traffic = crew.traffic
@@ -264,12 +259,11 @@ class Pump:
             if fate.held:
                 held.append(attempt)
                 continue
-            self._in_flight.remove([attempt])
             written = attempt.tried.get(fate.state) if attempt.tried and fate.state else None
             if written is not None:
-                self._journal.settled(attempt.claim, written)
+                self._desk.written(attempt, written)
             else:
-                self._journal.lost(attempt.claim)
+                self._desk.lost(attempt)
         self._outbox.put_back(held, pause=RETRY_HELD)
 
     def _spoiled(self, batch: list[Attempt], spoiled: SpoiledBatch, *, alone: bool) -> None:
@@ -284,28 +278,23 @@ class Pump:
                     self._outbox.put_back(batch[place + 1 :])
                     raise
             return
-        attempt = batch[0]
+        self._refused(batch[0], spoiled)
+
+    def _refused(self, attempt: Attempt, spoiled: SpoiledBatch) -> None:
+        """
+        Offer a plainer outcome, or in the end give it up.
+        """
         attempt.refusals += 1
-        about = {"event": Notice.OUTCOME_REFUSED.value, **fields(attempt.claim)}
+        claim = attempt.claim
+        extra = {"event": Notice.OUTCOME_REFUSED.value, **fields(claim)}
         if attempt.refusals > REFUSALS:
             self._in_flight.remove([attempt])
-            log.error(
-                "the outcome of %s %s is refused again and again (%s): it is given up, and its lease runs out",
-                attempt.claim.topic,
-                attempt.claim.id,
-                spoiled,
-                extra=about,
-            )
-            return
-        log.error(
-            "the outcome of %s %s can't be written as it is (%s): what can't be stored is left out",
-            attempt.claim.topic,
-            attempt.claim.id,
-            spoiled,
-            extra=about,
-        )
-        attempt.outcome = plainer(attempt)
-        self._outbox.put_back([attempt], pause=RETRY_HELD * 2**attempt.refusals)
+            text = "the outcome of %s %s is refused again and again (%s): it is given up, and its lease runs out"
+        else:
+            attempt.outcome = plainer(attempt)
+            self._outbox.put_back([attempt], pause=RETRY_HELD * 2**attempt.refusals)
+            text = "the outcome of %s %s can't be written as it is (%s): what can't be stored is left out"
+        log.error(text, claim.topic, claim.id, spoiled, extra=extra)
 
 
 def _has_little_to_say(attempt: Attempt) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from sqlalchemy_brooq.vocabulary import CHANNEL
-from sqlalchemy_brooq.worker.connection import PrivateConnection
+from sqlalchemy_brooq.worker.lines import Lines
 from sqlalchemy_brooq.worker.log import log
 
 WAIT: Final = 1.0
@@ -30,35 +30,28 @@ class Listener:
     Listens on a connection of its own.
 
     Args:
-        connection: The connection; its driver is psycopg.
-        notify: Notifies, by another connection.
+        lines: The worker's connections. Where notifications do arrive, each has a session of its own; where not,
+            there is a pooler in between, which shares its sessions among clients.
         topics: Wake for these.
         worker: Wake the heartbeat for a cancel that names this worker.
         on_jobs: Called when there may be ready jobs.
         on_cancel: Called when one of this worker's jobs was canceled.
-        on_hearing: Called when notifications do arrive: each connection has a session of its own.
-        on_deaf: Called when nothing arrives: there is a pooler in between, which shares its sessions among clients.
     """
 
     def __init__(
         self,
-        connection: PrivateConnection,
-        notify: Callable[[str], None],
+        lines: Lines,
         topics: Collection[str],
         worker: str,
         on_jobs: Callable[[], None],
         on_cancel: Callable[[], None],
-        on_hearing: Callable[[], None],
-        on_deaf: Callable[[], None],
     ) -> None:
-        self._connection = connection
-        self._notify = notify
+        self._lines = lines
+        self._connection = lines.listener
         self._topics = frozenset(topics)
         self._canceled = f"cancel:{worker}"
         self._on_jobs = on_jobs
         self._on_cancel = on_cancel
-        self._on_hearing = on_hearing
-        self._on_deaf = on_deaf
         self._listening = False
         self._deaf = False
         self._heard_from = 0.0
@@ -97,17 +90,17 @@ class Listener:
         with self._connection.driver(limit=ECHO + LIMIT) as driver:
             driver.autocommit = True
             driver.execute(f"LISTEN {CHANNEL}")  # Core has no construct for it
-            self._notify(echo)
+            self._lines.notify(echo)
             self._listening = self._hears(driver, echo)
         if self._listening:
             self._heard_from = time.monotonic()
-            self._on_hearing()
+            self._lines.own_sessions()
             # What was enqueued while nobody listened was not announced to us.
             self._on_jobs()
             return
         self._deaf = True
         self.recover()
-        self._on_deaf()
+        self._lines.share_sessions()
         log.warning(
             "LISTEN receives nothing here (a transaction pooler?): polling instead. "
             "QUEUE_WAKEUP=poll says so for good, and uses nothing of a session's state"

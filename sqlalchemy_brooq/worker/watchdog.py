@@ -11,14 +11,12 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final
 
-from sqlalchemy_brooq import policy
 from sqlalchemy_brooq.config import ResolvedOptions
 from sqlalchemy_brooq.durations import format_duration
 from sqlalchemy_brooq.errors import AttemptTimeout, MaxExecutionExceeded
-from sqlalchemy_brooq.worker.attempt import Attempt, InFlight, Stage
+from sqlalchemy_brooq.worker.attempt import Attempt, Stage
 from sqlalchemy_brooq.worker.connection import PrivateConnection
-from sqlalchemy_brooq.worker.heartbeat import lose
-from sqlalchemy_brooq.worker.journal import Journal
+from sqlalchemy_brooq.worker.desk import Desk
 
 TICK: Final = 0.05
 """Seconds between looks while anything runs: how late a timeout may come."""
@@ -31,30 +29,24 @@ class Watchdog:
     Looks at every running attempt and every private connection, again and again.
 
     Args:
-        in_flight: All attempts whose lease this process holds.
+        desk: Where is written down what becomes of attempts.
         running: Returns the attempts whose handlers run, those that were given up included.
         connections: The engine's own connections, whose calls have deadlines.
-        settle: Takes an attempt that was concluded here.
-        journal: Is told of hung handlers and lost leases.
         grace: After so long an interrupted handler counts as hung.
         lease: After so long a settling transaction of its own counts as frozen.
     """
 
     def __init__(
         self,
-        in_flight: InFlight,
+        desk: Desk,
         running: Callable[[], Sequence[Attempt]],
         connections: Sequence[PrivateConnection],
-        settle: Callable[[Attempt], None],
-        journal: Journal,
         grace: timedelta,
         lease: timedelta,
     ) -> None:
-        self._in_flight = in_flight
+        self._desk = desk
         self._running = running
         self._connections = connections
-        self._settle = settle
-        self._journal = journal
         self._grace = grace.total_seconds()
         self._lease = lease.total_seconds()
 
@@ -65,13 +57,13 @@ class Watchdog:
         now = time.monotonic()
         for connection in self._connections:
             connection.expire(now)
-        for attempt in self._in_flight.all():
+        for attempt in self._desk.in_flight.all():
             if now >= attempt.lease_end and attempt.stage is not Stage.SETTLING:
-                lose(attempt, self._in_flight, self._journal)
+                self._desk.lose(attempt)
         running = self._running()
         for attempt in running:
             self._look_at(attempt, now)
-        return TICK if running or len(self._in_flight) else IDLE
+        return TICK if running or len(self._desk.in_flight) else IDLE
 
     def _look_at(self, attempt: Attempt, now: float) -> None:
         if attempt.stage is Stage.SETTLING and attempt.break_off is not None:
@@ -87,7 +79,7 @@ class Watchdog:
             ignored = now - attempt.interrupted_at
             if ignored >= self._grace:
                 attempt.hung = True
-                self._journal.hung(attempt.claim, ignored)
+                self._desk.journal.hung(attempt.claim, ignored)
 
     def _look_at_settling(self, attempt: Attempt, now: float) -> None:
         """
@@ -101,12 +93,10 @@ class Watchdog:
         """
         Write the attempt off as failed, without waiting for its handler.
         """
-        options, claim = attempt.handler.options, attempt.claim
-        limit = format_duration(options.max_execution_timeout)
+        limit = format_duration(attempt.handler.options.max_execution_timeout)
         cause = MaxExecutionExceeded(f"the attempt went on to its max_execution_timeout of {limit}")
         if attempt.give_up(cause):
-            attempt.outcome = policy.failure(claim.attempt, claim.requeues, options, cause)
-            self._settle(attempt)
+            self._desk.fail(attempt, cause)
 
 
 def timed_out(options: ResolvedOptions) -> AttemptTimeout:

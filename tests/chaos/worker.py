@@ -20,7 +20,7 @@ from typing import Final
 from sqlalchemy import make_url
 from sqlalchemy.exc import OperationalError
 
-from sqlalchemy_brooq.worker import engine
+from sqlalchemy_brooq.worker import assembly
 from tests.chaos.workload import Kind, build_queue
 
 PAUSE: Final = 0.2
@@ -45,7 +45,7 @@ def work(url: str, kind: Kind, seconds: float, identity: Path, errors: Path) -> 
         os.dup2(file.fileno(), sys.stderr.fileno())
     logging.basicConfig(format="%(asctime)s %(levelname)s %(threadName)s %(message)s", level=logging.INFO)
     logging.getLogger("sqlalchemy_brooq.worker").addFilter(lambda record: not record.getMessage().startswith("JobDone"))
-    engine.OVERLAP = 2  # type: ignore[misc] # final in the product; here two pumps, as a worker with many slots has them
+    assembly.OVERLAP = 2  # type: ignore[misc] # final in the product; here two pumps, as a worker with many slots has them
     queue = build_queue(make_url(url).update_query_dict({"application_name": str(os.getpid())}), kind, seconds)
 
     def announce() -> None:

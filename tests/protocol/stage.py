@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 
 from sqlalchemy_brooq.metrics import Metrics
 from sqlalchemy_brooq.vocabulary import Outcome
+from sqlalchemy_brooq.worker import assembly, lines
 from sqlalchemy_brooq.worker import engine as engines
 from sqlalchemy_brooq.worker import heartbeat as heartbeats
 from sqlalchemy_brooq.worker import pump as pumps
@@ -101,8 +102,8 @@ class Stage:
         """
         Let the product build its workers with our connections, our executor and our clock.
         """
-        monkeypatch.setattr(engines, "PrivateConnection", self.wire)
-        monkeypatch.setattr(engines, "Executor", Stepwise)
+        monkeypatch.setattr(lines, "PrivateConnection", self.wire)
+        monkeypatch.setattr(assembly, "Executor", Stepwise)
         monkeypatch.setattr(engines, "Journal", Ledger)
         monkeypatch.setattr(pumps, "time", SimpleNamespace(monotonic=self.clock))
         monkeypatch.setattr(heartbeats, "time", SimpleNamespace(monotonic=lambda: self.began + self.beats))

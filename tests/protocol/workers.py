@@ -21,6 +21,7 @@ from sqlalchemy_brooq.worker import engine as engines
 from sqlalchemy_brooq.worker.attempt import Attempt, Handler
 from sqlalchemy_brooq.worker.executor import Executor
 from sqlalchemy_brooq.worker.journal import Journal
+from sqlalchemy_brooq.worker.setup import Setup, Sources
 from sqlalchemy_brooq.worker.store import HeartbeatStore, PumpStore
 from sqlalchemy_brooq.worker.turns import Turns
 from tests.protocol.moves import Key, Move, key_of
@@ -152,8 +153,9 @@ class Pilot:
         self.chained_key: str | None = None
         """The key of the second job that a handler chains."""
         self._stage = stage
-        sources = engines.Sources(stage.engine, stage.session, None)
-        self.worker = engines.Worker(sources, CONFIG, {topic: self._handler(topic) for topic in topics}, stage.metrics)
+        sources = Sources(stage.engine, stage.session, None)
+        handlers = {topic: self._handler(topic) for topic in topics}
+        self.worker = engines.Worker(Setup(sources, CONFIG, handlers, stage.metrics))
 
     @property
     def name(self) -> str:
@@ -166,15 +168,15 @@ class Pilot:
 
     @property
     def ledger(self) -> Ledger:
-        assert isinstance(self.worker._journal, Ledger)
-        return self.worker._journal
+        assert isinstance(self.worker._desk.journal, Ledger)
+        return self.worker._desk.journal
 
     @property
     def wires(self) -> Sequence[Wire]:
         """
         The pump's and the heartbeat's connection.
         """
-        pump, heartbeat, *_ = self.worker._connections
+        pump, heartbeat = self.worker._lines.pumps[0], self.worker._lines.heartbeat
         assert isinstance(pump, Wire)
         assert isinstance(heartbeat, Wire)
         return pump, heartbeat
@@ -183,7 +185,7 @@ class Pilot:
         """
         The attempts whose leases it believes to hold.
         """
-        known = {key_of(attempt): attempt for attempt in self.worker._in_flight.all()}
+        known = {key_of(attempt): attempt for attempt in self.worker._desk.in_flight.all()}
         self.attempts |= known
         return known
 
@@ -254,7 +256,7 @@ class Pilot:
             self.pump()
 
     def close(self) -> None:
-        for connection in self.worker._connections:
+        for connection in self.worker._lines.all:
             connection.close()
 
     def _handler(self, topic: str) -> Handler:
