@@ -17,6 +17,9 @@ LOCK_NOT_AVAILABLE: Final = "55P03"
 QUERY_CANCELED: Final = "57014"
 """Also what ``statement_timeout`` ends with."""
 
+OUTAGES: Final = ("08", "53", "55", "57", "58")
+"""The classes of what time may mend: no connection, no resources, somebody in the way, an operator, the system."""
+
 BLOCKED: Final = frozenset({LOCK_NOT_AVAILABLE, DEADLOCK_DETECTED})
 """Somebody else was in the way, and may be gone the next time."""
 

@@ -14,12 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from sqlalchemy import Connection, Engine, Executable, event, func, select
+from sqlalchemy import Connection, Engine, Executable, PoolProxiedConnection, event, func, select
 from sqlalchemy.exc import DBAPIError, IntegrityError, InvalidRequestError, OperationalError
 
 from sqlalchemy_brooq.policy import error_text
+from sqlalchemy_brooq.sqlstates import OUTAGES, sqlstate
 from sqlalchemy_brooq.worker.forks import cut_off
 from sqlalchemy_brooq.worker.log import log
 
@@ -92,6 +93,9 @@ class PrivateConnection:
         Lend the connection in a READ COMMITTED transaction that commits at the end; otherwise as `rows`.
         """
         with self._connected(limit) as connection:
+            if connection.in_transaction():
+                # What `rows` leaves behind: to SQLAlchemy, one that commits each statement begins a transaction, too.
+                connection.rollback()
             named = connection.execution_options(isolation_level=READ_COMMITTED)
             with named.begin():
                 yield named
@@ -196,11 +200,7 @@ class PrivateConnection:
         """
         if self._closed:
             raise RuntimeError("this connection was closed")
-        self._connecting = threading.get_ident()
-        try:
-            pooled = self._pool.connect()
-        finally:
-            self._connecting = 0
+        pooled = self._checked_out()
         connection = Connection(self._engine, connection=pooled)
         with self._guard:
             self._connection, self._driver = connection, pooled.driver_connection
@@ -216,6 +216,17 @@ class PrivateConnection:
         if self._autocommit:
             connection = connection.execution_options(isolation_level="AUTOCOMMIT")
         return connection
+
+    def _checked_out(self) -> PoolProxiedConnection:
+        self._connecting = threading.get_ident()
+        dbapi = self._engine.dialect.loaded_dbapi
+        try:
+            return self._pool.connect()
+        except dbapi.Error as error:
+            # As an engine does it: whoever asks here is promised an exception of SQLAlchemy's.
+            raise cast(DBAPIError, DBAPIError.instance(None, None, error, dbapi.Error)) from error
+        finally:
+            self._connecting = 0
 
     def _set_generic(self, connection: Connection) -> None:
         setting = select(func.set_config("plan_cache_mode", "force_generic_plan", False))
@@ -273,8 +284,13 @@ def backing_off() -> Iterator[float]:
 
 def _may_pass(error: OperationalError) -> bool:
     """
-    Tell whether a failed connect may go well later. libpq gives no SQLSTATE for it, only the server's words.
+    Tell whether what failed may go well later: by its SQLSTATE, where the server gave one.
+
+    Of a connect that it refused, libpq hands on no more than the server's words.
     """
+    state = sqlstate(error)
+    if state is not None:
+        return state.startswith(OUTAGES)
     text = str(error.orig)
     return "FATAL" not in text or any(passing in text for passing in PASSING)
 
