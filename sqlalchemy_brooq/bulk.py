@@ -61,8 +61,8 @@ def write_one(connection: Connection, job: Job) -> tuple[Enqueued, Tally]:
     if instance_state(job).key is not None:
         (answer,), tally = write(connection, [job])
         return answer, tally
-    if tracing.active is not None:
-        tracing.active.stamp(job)
+    if (tracer := tracing.active) is not None:
+        tracer.stamp(job)
     draft = intake.draft(job, _serializer(connection))
     written = intake.write(connection, [draft])[draft.id]
     # Past the instrumentation: an object without a row has nothing to track.
@@ -135,8 +135,8 @@ class _Slice:
         if session is not None or state.key is not None:
             self._added.append(job)
         elif job not in self._drafts:
-            if tracing.active is not None:
-                tracing.active.stamp(job)
+            if (tracer := tracing.active) is not None:
+                tracer.stamp(job)
             draft = self._drafts[job] = intake.draft(job, self._serializer)
             self._size += len(draft.payload)
 

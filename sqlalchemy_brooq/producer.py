@@ -205,8 +205,8 @@ def _replayed(connection: Connection, job_id: UUID) -> tuple[str, Enqueued]:
     Insert a job that replays another one, or find it; return its topic as well.
     """
     meta: dict[str, Any] = {"replays": str(job_id)}
-    if tracing.active is not None:
-        meta = tracing.active.noted(meta)
+    if (tracer := tracing.active) is not None:
+        meta = tracer.noted(meta)
     key = f"{REPLAY_KEY}{job_id}"
     for _ in range(ROUNDS):
         new = new_id()

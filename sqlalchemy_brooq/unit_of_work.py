@@ -49,8 +49,8 @@ def enqueue(session: Session, job: Job) -> Enqueued:
         _drafts(session, [job])
         session.add(job)
         return Enqueued(job.id, created=fresh)
-    if fresh and tracing.active is not None:
-        tracing.active.stamp(job)
+    if fresh and (tracer := tracing.active) is not None:
+        tracer.stamp(job)
     before = book_of(session).waiting(session) if session.autoflush else []
     _write(session, [*before, job])
     return Enqueued(job.id, created=bool(job.created))
@@ -197,8 +197,8 @@ def _on_added(session: Session, instance: object) -> None:
     """
     if not isinstance(instance, Job):
         return
-    if tracing.active is not None:
-        tracing.active.stamp(instance)
+    if (tracer := tracing.active) is not None:
+        tracer.stamp(instance)
     book = book_of(session)
     if not book.watching and not is_flushing(session):
         # On the session itself, since those are called after those on the class: the consumer's own listeners

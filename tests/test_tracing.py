@@ -710,3 +710,33 @@ def test_enabling_without_a_provider_takes_the_global_one(engine: Engine) -> Non
         brooq.tracing.disable()
 
     assert answer == Enqueued(answer.id, created=True)
+
+
+class SwitchedOffMeanwhile:
+    """
+    The switch, as another thread turns it off after each look at it that found it on.
+    """
+
+    def __init__(self) -> None:
+        self._is_on = True
+
+    @property
+    def active(self) -> Any:
+        was_on, self._is_on = self._is_on, not self._is_on
+        return brooq.tracing.active if was_on else None
+
+
+@pytest.mark.parametrize("module", ["unit_of_work", "bulk", "worker.running"])
+def test_tracing_that_is_switched_off_meanwhile_breaks_nothing(
+    engine: Engine, make_queue: MakeQueue, provider: TracerProvider, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    monkeypatch.setattr(f"sqlalchemy_brooq.{module}.tracing", SwitchedOffMeanwhile())
+    queue = make_queue(engine)
+    queue.register("t", lambda claim: None)
+    with Session(engine) as session, session.begin():
+        session.add(Job("t"))
+        brooq.enqueue_many(session, [Job("t") for _ in range(3)])
+    queue.start()
+
+    eventually(all_settled(engine))
+    assert [(found.state, found.attempts) for found in jobs(engine)] == [("done", 1)] * 4

@@ -175,8 +175,8 @@ def _enter(attempt: Attempt) -> None:
     Let the log lines and the spans of this context, which is the attempt's own, be about its job.
     """
     logs.enter(attempt.claim)
-    if tracing.active is not None:
-        attempt.span = tracing.active.begin(attempt.claim)
+    if (tracer := tracing.active) is not None:
+        attempt.span = tracer.begin(attempt.claim)
 
 
 def _leave(attempt: Attempt) -> None:
