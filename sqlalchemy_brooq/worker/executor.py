@@ -289,14 +289,11 @@ class Executor:
             self._start_task(attempt, loop)
 
     def _start_task(self, attempt: Attempt, loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
-        attempt.task = task = loop.create_task(self._run_async(attempt), context=self._context.copy())
+        attempt.task = task = loop.create_task(self._runner.awaited(attempt, self._ended), context=self._context.copy())
         attempt.stop = stop_task
         if (cause := attempt.claim.cause) is not None:  # interrupted before there was a task
             stop_task(attempt, cause)
         return task
 
-    async def _run_async(self, attempt: Attempt) -> None:
-        try:
-            await self._runner.awaited(attempt)
-        finally:
-            self._begin(self._release(attempt))
+    def _ended(self, attempt: Attempt) -> None:
+        self._begin(self._release(attempt))

@@ -62,9 +62,9 @@ class Runner:
         """
         Run a plain attempt, on the calling thread.
         """
-        _enter(attempt)
         text: str | Ending | None = Ending.CUT_OFF
         try:
+            _enter(attempt)
             if self._around is None:
                 text = self._work_plain(attempt)
             else:
@@ -99,13 +99,13 @@ class Runner:
 
     # -- async def handlers
 
-    async def awaited(self, attempt: Attempt) -> None:
+    async def awaited(self, attempt: Attempt, ended: Callable[[Attempt], object]) -> None:
         """
-        Run an async attempt, as a task of its own.
+        Run an async attempt, as a task of its own; *ended* is called with it at last.
         """
-        _enter(attempt)
         text: str | Ending | None = Ending.CUT_OFF
         try:
+            _enter(attempt)
             if self._around is None:
                 text = await self._work_async(attempt)
             else:
@@ -118,6 +118,7 @@ class Runner:
         finally:
             attempt.task = None
             _leave(attempt)
+            ended(attempt)
 
     async def _work_async(self, attempt: Attempt) -> str | Ending | None:
         """
