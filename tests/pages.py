@@ -11,6 +11,8 @@ What is done with a block, its language says:
 ``shell``
     Each line is a command. ``brooq-worker run`` goes on in the background until another one begins, or the page ends;
     then it gets Ctrl-C, and must end with exit code 0. So must all others, but for one that the page says ``# fails``.
+    A web server, ``uvicorn`` or ``flask run``, goes on like a worker, on a port of its own, which takes the place of
+    the one that a page names.
 ``sql``
     Is executed. What begins with SELECT is asked again until the answer is the one that the page shows.
 ``text``
@@ -49,6 +51,9 @@ COMMAND: Final = (sys.executable, "-c", "from sqlalchemy_brooq.cli import main; 
 
 PROGRAMS: Final = {"alembic": "alembic", "brooq-worker": "sqlalchemy_brooq", "pytest": "pytest"}
 """Those that a shell is to find, and their modules."""
+SERVERS: Final = {"uvicorn": "127.0.0.1:8000", "flask": "127.0.0.1:5000"}
+"""Web servers, and the address of each that pages name."""
+ANY_PORT: Final = {"UVICORN_PORT": "0", "FLASK_RUN_PORT": "0"}
 
 ACTING: Final = frozenset({"diff", "python", "shell", "sql"})
 """Languages that ask a reader to do something."""
@@ -116,6 +121,8 @@ class Reader:
         self._python_path = ":".join(map(str, path))
         self._answer: Callable[[], list[str]] = list
         self._worker: RunningWorker | None = None
+        self._server: RunningWorker | None = None
+        self._addresses: dict[str, str] = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -149,6 +156,7 @@ class Reader:
                 assert block.language in steps, f"{block.place}: nobody knows how to follow {block.language!r}"
                 steps[block.language](block)
         self._end_worker()
+        self._end_server()
 
     def _write(self, block: Block) -> None:
         named = _FILE_NAME.match(block.text)
@@ -176,7 +184,9 @@ class Reader:
                     continue
                 case ["brooq-worker", "run", *arguments] if "--help" not in arguments:
                     self._start_worker(arguments)
-                case _ if {"|", ">", "alembic", "psql", "pytest"} & set(words):
+                case [server, *arguments] if server in SERVERS:
+                    self._start_server(server, arguments)
+                case _ if {"|", ">", "alembic", "curl", "psql", "pytest"} & set(words):
                     self._answers(self._shell(line, f"{block.place}: {line}"))
                 case ["brooq-worker", *arguments]:
                     answer = brooq_worker(
@@ -195,6 +205,8 @@ class Reader:
 
     def _shell(self, line: str, place: str) -> str:
         path = os.pathsep.join([str(self._programs()), psql_folder(), os.environ["PATH"]])
+        for named, real in self._addresses.items():
+            line = line.replace(named, real)
         command = ["bash", "-euo", "pipefail", "-c", line]
         return self._done(command, place, PATH=path, **libpq_variables(self._database))
 
@@ -235,6 +247,26 @@ class Reader:
             code = self._worker.end(SIGINT)
             assert code == 0, self._worker.err
             self._worker = None
+
+    def _start_server(self, server: str, arguments: list[str]) -> None:
+        self._end_server()
+        folder = self._folder / ".server"
+        folder.mkdir(exist_ok=True)
+        variables = {"DATABASE_URL": self._url, "PYTHONPATH": f"{self._folder}:{self._python_path}"} | ANY_PORT
+        started = RunningWorker(
+            *arguments, cwd=folder, stdout=None, command=(sys.executable, "-m", server), **variables
+        )
+        self._server = self._stack.enter_context(started)
+        running = re.compile(r"running on http://([\d.:]+)", re.IGNORECASE)
+        eventually(lambda: running.search(started.err) or started.process.poll() is not None)
+        found = running.search(started.err)
+        assert found, started.err
+        self._addresses[SERVERS[server]] = found[1]
+
+    def _end_server(self) -> None:
+        if self._server is not None:
+            self._server.end(SIGINT)
+            self._server = None
 
     def _answers(self, output: str) -> None:
         self._answer = output.splitlines
