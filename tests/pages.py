@@ -93,6 +93,20 @@ def blocks(page: Path) -> Iterator[Block]:
         yield Block(f"{page}:{line}", headings[-1] if headings else "", match["language"], match["text"], is_run)
 
 
+def asks_for_something(page: Path) -> bool:
+    """
+    Tell whether a reader of *page* is to do something.
+    """
+    return any(block.is_run and block.language in ACTING for block in blocks(page))
+
+
+def makes_the_table(page: Path) -> bool:
+    """
+    Tell whether *page* begins with a database that has no table `job`.
+    """
+    return any(f"\n{command}" in page.read_text() for command in ("brooq-worker migrate\n", "alembic upgrade "))
+
+
 def table(page: Path, first: str) -> list[list[str]]:
     """
     Return the cells of the one table of *page* whose first column is called *first*.

@@ -22,12 +22,15 @@ from sqlalchemy_brooq.metrics import Metrics
 from sqlalchemy_brooq.model import JOB, STORAGE
 from sqlalchemy_brooq.settings import OPTIONS, SETTINGS, Setting
 from sqlalchemy_brooq.vocabulary import CLAIMABLE, HELD, MOVES, TERMINAL, Event, JobState
-from tests.pages import ACTING, Reader, blocks, table
+from tests.pages import Reader, asks_for_something, blocks, makes_the_table, table
 from tests.servers import ROOT
 
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 PAGES = [README, *sorted(DOCS.rglob("*.md"))]
+GUIDES = DOCS / "how-to"
+FOLLOWED = [page for page in PAGES if asks_for_something(page) and GUIDES not in page.parents]
+"""The guides are followed by a file of their own."""
 TEXTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
@@ -37,12 +40,8 @@ def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def asks_for_something(page: Path) -> bool:
-    return any(block.is_run and block.language in ACTING for block in blocks(page))
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if asks_for_something(page)], ids=name)
+@pytest.mark.parametrize("page", FOLLOWED, ids=name)
 def test_a_page_works_as_it_is_written(
     request: pytest.FixtureRequest, tmp_path: Path, installed: Path, page: Path
 ) -> None:
@@ -50,10 +49,6 @@ def test_a_page_works_as_it_is_written(
 
     with Reader(tmp_path, request.getfixturevalue(database), path=(installed, ROOT)) as reader:
         reader.follow(page)
-
-
-def makes_the_table(page: Path) -> bool:
-    return any(f"\n{command}" in page.read_text() for command in ("brooq-worker migrate\n", "alembic upgrade "))
 
 
 @pytest.mark.parametrize(
