@@ -127,7 +127,7 @@ class Reader:
         path: Where Python finds the library, and what pip would have installed beside it.
     """
 
-    def __init__(self, folder: Path, database: URL, patience: float = 10.0, path: Iterable[Path] = (ROOT,)) -> None:
+    def __init__(self, folder: Path, database: URL, patience: float = 30.0, path: Iterable[Path] = (ROOT,)) -> None:
         self._folder = folder
         self._database = database
         self._patience = patience

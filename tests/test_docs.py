@@ -41,6 +41,7 @@ def name(path: Path) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # dozens of processes, one after the other, on a machine that may be busy
 @pytest.mark.parametrize("page", FOLLOWED, ids=name)
 def test_a_page_works_as_it_is_written(
     request: pytest.FixtureRequest, tmp_path: Path, installed: Path, page: Path
