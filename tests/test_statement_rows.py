@@ -15,10 +15,11 @@ from sqlalchemy.orm import Session
 
 from sqlalchemy_brooq.claim import Claim
 from sqlalchemy_brooq.model import Job
+from sqlalchemy_brooq.statements import exchange, upkeep
 from sqlalchemy_brooq.vocabulary import SUCCESS, Event, JobState, Outcome
 from sqlalchemy_brooq.worker.connection import PrivateConnection
 from sqlalchemy_brooq.worker.port import Fate, Settlement
-from sqlalchemy_brooq.worker.store import GONE, HeartbeatStore, PumpStore, ReaperStore
+from sqlalchemy_brooq.worker.store import GONE, HeartbeatStore, PumpStore, ReaperStore, claim_columns, request_columns
 from sqlalchemy_brooq.worker.turns import Turns
 from tests.queues import on
 from tests.waiting import row
@@ -172,6 +173,16 @@ def test_fates_tell_of_a_claim_and_not_of_later_ones(engine: Engine, store: Pump
     assert fates == [GONE, Fate(True, JobState.PROCESSING), Fate(False, JobState.DONE), Fate(True, JobState.PROCESSING)]
 
 
+def test_fates_tell_two_claims_of_one_moment_apart(engine: Engine, store: PumpStore) -> None:
+    add(engine, *(Job("t") for _ in range(9)))
+    one, *others = claim(store)
+    run(engine, "UPDATE job SET claimed_at = :moment", moment=one.claimed_at)
+    run(engine, "UPDATE job SET state = 'done' WHERE id <> :id", id=one.id)
+
+    assert len(others) == 8
+    assert store.fates([one]) == [Fate(True, JobState.PROCESSING)]
+
+
 def test_a_claim_passes_over_what_another_transaction_holds(engine: Engine, store: PumpStore) -> None:
     held, free = add(engine, Job("t"), Job("t"))
 
@@ -203,6 +214,40 @@ def test_a_claim_goes_on_from_where_the_last_one_ended(engine: Engine, store: Pu
     assert [one.id for one in claimed(10, from_left=True)] == [first]
 
 
+def test_a_claim_that_comes_with_a_settle_has_its_order_too(engine: Engine, store: PumpStore) -> None:
+    add(engine, Job("t"))
+    (one,) = claim(store)
+    jobs = [Job("t", priority=n % 3 - 1) for n in range(12)]
+    add(engine, *reversed(jobs))
+
+    answer = store.exchange([Settlement(one, SUCCESS)], Turns(["t"]).request(12))
+
+    assert [one.id for one in answer.claims] == [
+        job.id for job in sorted(jobs, key=lambda job: (-job.priority, job.id))
+    ]
+
+
+@pytest.mark.parametrize("topics", ["t", "t t1 t2 t3 t4 t5"])
+def test_a_job_that_is_due_now_is_claimed(engine: Engine, topics: str) -> None:
+    parameters = {"worker": "w1", "lease": LEASE, "want": 5, **request_columns(Turns(topics.split()).request(5))}
+
+    with engine.begin() as connection:
+        connection.execute(text("INSERT INTO job (topic) VALUES ('t')"))
+        assert len(connection.execute(exchange.claim(), parameters).all()) == 1
+
+
+def test_a_lease_that_ends_now_is_not_over(engine: Engine, store: PumpStore) -> None:
+    add(engine, Job("t"))
+    parameters = claim_columns("w1", claim(store))
+    reaping = {"batch": 5, "guard_topic": [], "guard_limit": []}
+
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE job SET locked_until = now()"))
+        assert connection.execute(upkeep.reap(), reaping).all() == []
+        assert len(connection.execute(upkeep.still_held(), parameters).all()) == 1
+        assert len(connection.execute(upkeep.renew(), {"lease": LEASE, **parameters}).all()) == 1
+
+
 def test_a_level_counts_only_what_is_ready_there(engine: Engine, store: PumpStore) -> None:
     topics = "t0 t1 t2 t3 t4 t5 t6"
     low, high, _ = add(engine, Job("t6", priority=-2), Job("t3", priority=2), Job("t1", priority=1, delay=HOUR))
@@ -215,7 +260,10 @@ def test_a_renewal_moves_the_end_of_the_lease_alone(engine: Engine, store: PumpS
     (one,) = claim(store)
     before = row(engine, job_id)
 
-    (until,) = heart.renew([one])
+    run(engine, "CREATE TABLE outbox (job_id uuid REFERENCES job (id))")
+    with engine.begin() as consumer:
+        consumer.execute(text("INSERT INTO outbox VALUES (:id)"), {"id": job_id})  # which keeps its row as it is
+        (until,) = heart.renew([one])
 
     after = row(engine, job_id)
     assert changed(before, after) == {"locked_until", "updated_at"}

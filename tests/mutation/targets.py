@@ -23,7 +23,7 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
     "statements/exchange": ("test_statements test_statement_rows", *_ENGINE, "test_testing_table"),
     "statements/upkeep": ("test_statement_rows test_statements", *_ENGINE, "test_poison test_lost_loop test_overlap"),
     "statements/retention": ("test_retention",),
-    "statements/producing": _DOORS,
+    "statements/producing": ("test_producer test_delay test_cancel_replay test_queue_doors", *_DOORS),
     "statements/operating": _OPERATORS,
     "statements/browsing": _OPERATORS,
     "statements/waiting": ("test_own_row test_transactional",),
