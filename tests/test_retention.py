@@ -15,7 +15,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from sqlalchemy import URL, Engine, create_engine, text
 
-from sqlalchemy_brooq.statements.retention import FIRST
+from sqlalchemy_brooq.statements.retention import FIRST, candidates, purge, purge_one
 from sqlalchemy_brooq.vocabulary import TERMINAL, JobState
 from sqlalchemy_brooq.worker.connection import PrivateConnection
 from sqlalchemy_brooq.worker.retention import Retention, RetentionStore, lifetimes
@@ -157,6 +157,34 @@ def test_the_oldest_go_first(engine: Engine) -> None:
         assert set(connection.execute(text("SELECT id FROM job")).scalars()) == set(ids[5:])
 
 
+def test_a_row_is_due_when_its_time_is_over_and_not_just_then(engine: Engine) -> None:
+    old_jobs(engine, "done", 2)
+    due = {"ttl": TTL, "batch": 10, **FIRST}
+
+    with engine.begin() as connection:
+        first, second = connection.execute(text("SELECT id FROM job ORDER BY id")).scalars()
+        connection.execute(text("UPDATE job SET updated_at = now() - CAST(:ttl AS interval)"), due)
+        assert connection.execute(purge(TERMINAL), due).all() == []
+        assert connection.execute(purge_one(TERMINAL), {"ttl": TTL, "id": first}).all() == []
+
+        connection.execute(text("UPDATE job SET updated_at = updated_at - interval '1 microsecond'"))
+        assert connection.execute(purge_one([JobState.DEAD]), {"ttl": TTL, "id": first}).all() == []
+        assert connection.execute(purge_one(TERMINAL), {"ttl": TTL, "id": first}).scalars().all() == ["t"]
+        assert connection.execute(candidates(TERMINAL), due).scalars().all() == [second]
+
+
+def test_a_batch_begins_behind_the_last_row_of_the_one_before(engine: Engine) -> None:
+    old_jobs(engine, "done", 3)
+
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE job SET updated_at = now() - interval '60 days'"))
+        rows = connection.execute(candidates(TERMINAL), {"ttl": TTL, "batch": 10, **FIRST}).all()
+        after = {"after_at": rows[1].updated_at, "after_id": rows[1].id}
+        assert connection.execute(candidates(TERMINAL), {"ttl": TTL, "batch": 10, **after}).all() == rows[2:]
+
+    assert [one.id for one in rows] == sorted(one.id for one in rows)
+
+
 @pytest.mark.parametrize(
     "plan",
     [
@@ -219,8 +247,6 @@ def test_states_with_one_lifetime_share_a_statement_and_zero_keeps_for_good() ->
 
 
 def test_active_states_are_refused() -> None:
-    from sqlalchemy_brooq.statements.retention import purge
-
     with pytest.raises(ValueError, match="terminal rows only"):
         purge([JobState.FAILED])
 

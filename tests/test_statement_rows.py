@@ -334,9 +334,12 @@ def test_what_a_worker_does_not_know_of_is_given_back(engine: Engine, store: Pum
     store.exchange([Settlement(again, Outcome(Event.REQUEUED, refund=True)), Settlement(over, SUCCESS)], None)
     claim(store)  # it knows of the first claim on that one only
     run(engine, "UPDATE job SET attempts = 0 WHERE id = :id", id=empty.id)
+    run(engine, "UPDATE job SET claimed_at = :moment WHERE id = :id", id=lost.id, moment=known.claimed_at)
+    run(engine, "CREATE TABLE outbox (job_id uuid REFERENCES job (id))")
     before = row(engine, lost.id)
 
     with engine.begin() as consumer:
+        consumer.execute(text("INSERT INTO outbox VALUES (:id)"), {"id": lost.id})
         consumer.execute(text("SELECT 1 FROM job WHERE id = :id FOR UPDATE"), {"id": held.id})
         released = store.release([known, again])
 

@@ -93,7 +93,7 @@ def release() -> Executable:
         select(JOB.c.id)
         .where(leased(), JOB.c.locked_by == bind("worker", type_=Text), ~is_known)
         .order_by(JOB.c.id)
-        .with_for_update(skip_locked=True, key_share=True, of=JOB)
+        .with_for_update(skip_locked=True, key_share=True)
         .cte("unknown")
     )
     return (
@@ -137,7 +137,7 @@ def _expired() -> Select[Any]:
         .where(leased(), JOB.c.locked_until < func.now())
         .order_by(JOB.c.locked_until, JOB.c.id)
         .limit(bind("batch", type_=Integer))
-        .with_for_update(skip_locked=True, key_share=True, of=JOB)
+        .with_for_update(skip_locked=True, key_share=True)
     )
 
 
