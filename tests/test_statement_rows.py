@@ -4,13 +4,14 @@ What each of the engine's statements writes into a row, column by column, and wh
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import URL, Engine, create_engine, text
 from sqlalchemy.orm import Session
 
 from sqlalchemy_brooq.claim import Claim
@@ -248,6 +249,42 @@ def test_a_lease_that_ends_now_is_not_over(engine: Engine, store: PumpStore) -> 
         assert len(connection.execute(upkeep.renew(), {"lease": LEASE, **parameters}).all()) == 1
 
 
+@pytest.fixture
+def unsorted(database_url: URL) -> Iterator[PumpStore]:
+    """
+    A store whose server reads tables from their beginning: what comes in order is sorted, not found in an index.
+    """
+    options = "-c enable_indexscan=off -c enable_bitmapscan=off -c enable_indexonlyscan=off"
+    engine = create_engine(database_url, connect_args={"options": options})
+    connection = PrivateConnection(engine)
+    yield PumpStore(connection, "w1", LEASE, 10.0)
+    connection.close()
+    engine.dispose()
+
+
+def test_claims_of_one_come_by_time_and_then_by_construction(engine: Engine, unsorted: PumpStore) -> None:
+    jobs = [Job("t", n) for n in range(6)]
+    add(engine, *reversed(jobs))
+    run(engine, "UPDATE job SET available_at = now() - make_interval(mins => CAST(CAST(payload AS text) AS int) / 2)")
+
+    claimed = [claim(unsorted, 1)[0].payload for _ in jobs]
+
+    assert claimed == [4, 5, 2, 3, 0, 1]
+
+
+def test_topics_share_the_slots_of_a_claim(engine: Engine, store: PumpStore) -> None:
+    add(engine, *(Job("a") for _ in range(10)), *(Job("b") for _ in range(10)))
+
+    assert Counter(one.topic for one in claim(store, 4, "a b")) == {"a": 2, "b": 2}
+
+
+def test_a_job_that_was_due_forever_is_claimed(engine: Engine, store: PumpStore) -> None:
+    (job_id,) = add(engine, Job("t"))
+    run(engine, "UPDATE job SET available_at = '-infinity'")
+
+    assert [one.id for one in claim(store)] == [job_id]
+
+
 def test_a_level_counts_only_what_is_ready_there(engine: Engine, store: PumpStore) -> None:
     topics = "t0 t1 t2 t3 t4 t5 t6"
     low, high, _ = add(engine, Job("t6", priority=-2), Job("t3", priority=2), Job("t1", priority=1, delay=HOUR))
@@ -306,13 +343,30 @@ def test_the_poison_guard_writes_a_failure_and_keeps_the_lease_as_a_trace(engine
     assert reaped.state is JobState.DEAD
 
 
-def test_the_reaper_takes_those_first_whose_leases_ended_first(engine: Engine, store: PumpStore) -> None:
+def test_the_reaper_takes_those_first_whose_leases_ended_first(
+    engine: Engine, store: PumpStore, unsorted: PumpStore
+) -> None:
     first, second, third = add(engine, Job("t"), Job("t"), Job("t"))
     claim(store)
     expire(engine, third, first, second)
-    reaper = ReaperStore(on(engine))
+    reaping = {"batch": 1, "guard_topic": [], "guard_limit": []}
 
-    assert [[one.id for one in reaper.reap({}, 1)] for _ in range(3)] == [[third], [first], [second]]
+    reaped = [unsorted._connection.rows(upkeep.reap(), reaping, limit=10.0)[0].id for _ in range(3)]
+
+    assert reaped == [third, first, second]
+
+
+@pytest.mark.parametrize("state", ["pending", "failed", "done", "dead", "canceled"])
+def test_the_reaper_touches_no_job_that_is_not_running(engine: Engine, store: PumpStore, state: str) -> None:
+    (job_id,) = add(engine, Job("t"))
+    claim(store)
+    expire(engine, job_id)
+    run(engine, "UPDATE job SET state = :state", state=state)
+    before = row(engine, job_id)
+
+    assert ReaperStore(on(engine)).reap({"t": 1}, 10) == []
+    assert store.release([]) == []
+    assert row(engine, job_id) == before
 
 
 def test_the_reaper_passes_over_what_another_transaction_holds(engine: Engine, store: PumpStore) -> None:
@@ -334,7 +388,7 @@ def test_what_a_worker_does_not_know_of_is_given_back(engine: Engine, store: Pum
     store.exchange([Settlement(again, Outcome(Event.REQUEUED, refund=True)), Settlement(over, SUCCESS)], None)
     claim(store)  # it knows of the first claim on that one only
     run(engine, "UPDATE job SET attempts = 0 WHERE id = :id", id=empty.id)
-    run(engine, "UPDATE job SET claimed_at = :moment WHERE id = :id", id=lost.id, moment=known.claimed_at)
+    run(engine, "UPDATE job SET attempts = 3, claimed_at = :at WHERE id = :id", id=lost.id, at=known.claimed_at)
     run(engine, "CREATE TABLE outbox (job_id uuid REFERENCES job (id))")
     before = row(engine, lost.id)
 
@@ -344,7 +398,7 @@ def test_what_a_worker_does_not_know_of_is_given_back(engine: Engine, store: Pum
         released = store.release([known, again])
 
     after = row(engine, lost.id)
-    assert {one.id: one.attempts for one in released} == {again.id: 0, lost.id: 0, empty.id: 0}
+    assert {one.id: one.attempts for one in released} == {again.id: 0, lost.id: 2, empty.id: 0}
     assert {(one.topic, one.state) for one in released} == {("t", JobState.PENDING)}
     assert changed(before, after) == {"state", "attempts", "updated_at", *LEASE_COLUMNS}
     assert [row(engine, one.id)["state"] for one in (known, held, over)] == ["processing", "processing", "done"]

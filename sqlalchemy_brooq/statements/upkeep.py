@@ -92,7 +92,6 @@ def release() -> Executable:
     unknown = (
         select(JOB.c.id)
         .where(leased(), JOB.c.locked_by == bind("worker", type_=Text), ~is_known)
-        .order_by(JOB.c.id)
         .with_for_update(skip_locked=True, key_share=True)
         .cte("unknown")
     )
@@ -131,7 +130,7 @@ def _expired() -> Select[Any]:
     Return the locking read of the reaper: who is to be returned, and whether the poison guard forbids it.
     """
     guard = rows_of("guard", {"topic": Text(), "limit": Integer()})
-    limit = select(func.min(guard.c.limit)).where(guard.c.topic == JOB.c.topic).correlate(JOB).scalar_subquery()
+    limit = select(func.min(guard.c.limit)).where(guard.c.topic == JOB.c.topic).scalar_subquery()
     return (
         select(JOB.c.id, (JOB.c.requeues >= limit).is_(true()).label("poisoned"))
         .where(leased(), JOB.c.locked_until < func.now())
