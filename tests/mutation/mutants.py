@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterator
+import itertools
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 COMPARISONS: Final[dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]]] = {
@@ -68,6 +70,8 @@ ALIKE: Final = frozenset(
 """Functions that do without any one of their arguments; others would only complain."""
 NAMING: Final = frozenset({"bind", "bindparam", "label", "cte", "lateral", "subquery", "alias", "column", "rows_of"})
 """Functions whose texts are names, which must be the same in two places."""
+NEAR: Final = 8
+"""How many words and signs around a change its name has."""
 _LEFT_ALONE: Final = frozenset({"annotation", "returns", "decorator_list", "bases", "exc", "cause", "type_comment"})
 
 
@@ -79,8 +83,7 @@ class Mutant(NamedTuple):
     line: int
     place: str
     """The names of the class and the function around it; empty at the top of the module."""
-    before: str
-    after: str
+    change: str
     source: str
     """The whole module, changed."""
 
@@ -89,7 +92,7 @@ class Mutant(NamedTuple):
         """
         What stays the same when lines are added above.
         """
-        return f"{self.place}: {self.before} -> {self.after}"
+        return f"{self.place}: {self.change}"
 
 
 def mutants(source: str) -> Iterator[Mutant]:
@@ -108,8 +111,26 @@ def mutants(source: str) -> Iterator[Mutant]:
             changed = (raw[:begin] + after.encode() + raw[end:]).decode()
             if changed not in seen and _parses(changed):
                 seen.add(changed)
-                before = " ".join(raw[begin:end].decode().split())
-                yield Mutant(node.lineno, place, before, " ".join(after.split()), changed)
+                before = ast.unparse(node.node if isinstance(node, _Condition) else node)
+                yield Mutant(node.lineno, place, _difference(before, after), changed)
+
+
+def _difference(before: str, after: str) -> str:
+    """
+    Return what is another in *after*, with the words around it.
+    """
+    old, new = (re.findall(r"\w+|\s+|.", text) for text in (before, after.removeprefix("(").removesuffix(")")))
+    begin = _common(old, new)
+    end = _common(old[begin:][::-1], new[begin:][::-1])
+    near, far = max(0, begin - NEAR), max(0, end - NEAR)
+    return " -> ".join("".join(words[near : len(words) - far]).strip() for words in (old, new))
+
+
+def _common(one: Sequence[str], other: Sequence[str]) -> int:
+    """
+    Return with how many items both begin.
+    """
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _parses(source: str) -> bool:

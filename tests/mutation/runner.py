@@ -172,7 +172,7 @@ class Runner:
         Raises:
             RuntimeError: One fails: it would find every mutant.
         """
-        unchanged = Mutant(0, "", "", "", self.path.read_text())
+        unchanged = Mutant(0, "", "", self.path.read_text())
         verdict = next(iter(self.verdicts([unchanged])))[1]
         if verdict.failed:
             raise RuntimeError(f"{verdict.failed} fails on the unchanged {self.path}")
