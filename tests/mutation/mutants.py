@@ -189,7 +189,7 @@ def _is_left_alone(node: ast.AST) -> bool:
     match node:
         case ast.Expr(value=ast.Constant()) | ast.AnnAssign(value=None) | ast.JoinedStr():
             return True
-        case ast.Import() | ast.ImportFrom():
+        case ast.Import() | ast.ImportFrom() | ast.Assign(targets=[ast.Name(id="__all__")]):
             return True
     return False
 
@@ -246,7 +246,7 @@ def _other_constants(value: object) -> Iterator[str]:
     elif isinstance(value, int | float):
         yield repr(value + 1)
     elif isinstance(value, str):
-        yield repr(f"XX{value}")
+        yield repr(f"XX{value}XX")
 
 
 def _other_operations(node: ast.expr) -> Iterator[str]:
