@@ -4,6 +4,6 @@ Whether the tests would notice: the code with one small fault at a time, and the
 ``python -m tests.mutation`` makes a run. Not part of the test run. `mutants` make the faults, `targets` say which tests
 answer for which module, `runner` lets them; `accepted` has the faults that nobody can notice, with a reason for each.
 
-mutmut and cosmic-ray can't do this here: the one changes neither what is decorated nor what was made at import, which
-statements are; the other begins with a new interpreter each time; and neither leaves a condition out of a ``where()``.
+mutmut can't do this here, as it changes neither what is decorated nor what was made at import, which statements are;
+cosmic-ray begins with a new interpreter each time, and leaves no condition out of a ``where()``.
 """
