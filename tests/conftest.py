@@ -113,6 +113,7 @@ def postgres_server() -> Iterator[LocalPostgres]:
 
 
 pytest_plugins = [
+    "tests.consumer",
     "tests.shared",
     "tests.history",
     "tests.networks",

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
+import pytest
 from sqlalchemy import Column, Engine, ForeignKey, Table, event
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
@@ -69,6 +70,15 @@ class LoggedJob(Job):
 
     entries: Mapped[list[Entry]] = relationship(Entry)
     parcels: Mapped[list[Parcel]] = relationship(Parcel, back_populates="job", cascade="all, delete-orphan")
+
+
+@pytest.fixture
+def shop(engine: Engine) -> Engine:
+    """
+    The test's database with the consumer's tables, which point at ours.
+    """
+    Base.metadata.create_all(engine)
+    return engine
 
 
 def keyed(key: str = "K", payload: Any = None) -> Job:

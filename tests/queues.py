@@ -7,11 +7,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import pytest
 from prometheus_client import CollectorRegistry
 from sqlalchemy import Engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.orm import Session
 
 import sqlalchemy_brooq as brooq
 from sqlalchemy_brooq.worker.connection import Transactions, short_transaction
@@ -75,6 +77,15 @@ def on(engine: Engine) -> Transactions:
     Return what lends connections of *engine* to a store.
     """
     return partial(short_transaction, engine)
+
+
+def add(engine: Engine, *jobs: brooq.Job) -> list[UUID]:
+    """
+    Commit *jobs*, and return their ids.
+    """
+    with Session(engine, expire_on_commit=False) as session, session.begin():
+        session.add_all(jobs)
+    return [job.id for job in jobs]
 
 
 def states(engine: Engine) -> dict[str, int]:

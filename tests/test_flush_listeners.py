@@ -13,17 +13,8 @@ from sqlalchemy.orm import Session
 
 import sqlalchemy_brooq as brooq
 from sqlalchemy_brooq import Job
-from tests.consumer import Base, Batch, Order, committed, keyed, listen
+from tests.consumer import Batch, Order, committed, keyed, listen
 from tests.recording import jobs, recorded
-
-
-@pytest.fixture
-def shop(engine: Engine) -> Engine:
-    """
-    The test's database with the consumer's tables, which point at ours.
-    """
-    Base.metadata.create_all(engine)
-    return engine
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 from sqlalchemy import Engine, text
-from sqlalchemy.orm import Session
 
 import sqlalchemy_brooq as brooq
 from sqlalchemy_brooq.identity import new_id
@@ -19,7 +18,7 @@ from sqlalchemy_brooq.vocabulary import Event
 from sqlalchemy_brooq.worker import journal
 from sqlalchemy_brooq.worker.hooks import Hooks
 from sqlalchemy_brooq.worker.journal import Journal
-from tests.queues import MakeQueue, all_settled
+from tests.queues import MakeQueue, add, all_settled
 from tests.waiting import eventually, row
 
 EVENTS = [event.value for event in Event]
@@ -27,11 +26,6 @@ EVENTS = [event.value for event in Event]
 
 def event(n: int = 1, name: Event = Event.DONE) -> brooq.JobEvent:
     return brooq.JobEvent(name, new_id(), "t", n)
-
-
-def add(engine: Engine, *jobs: brooq.Job) -> None:
-    with Session(engine, expire_on_commit=False) as session, session.begin():
-        session.add_all(jobs)
 
 
 def listening(queue: brooq.Queue) -> list[brooq.JobEvent]:

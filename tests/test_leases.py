@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any
-from uuid import UUID
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -17,16 +16,10 @@ from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 import sqlalchemy_brooq as brooq
-from tests.queues import MakeQueue, all_settled, states
+from tests.queues import MakeQueue, add, all_settled, states
 from tests.waiting import eventually, row
 
 pytestmark = pytest.mark.usefixtures("engine_kind")
-
-
-def add(engine: Engine, *jobs: brooq.Job) -> list[UUID]:
-    with Session(engine, expire_on_commit=False) as session, session.begin():
-        session.add_all(jobs)
-    return [job.id for job in jobs]
 
 
 class Recorder:

@@ -14,8 +14,7 @@ import pytest
 from sqlalchemy import Engine, event, text
 
 import sqlalchemy_brooq as brooq
-from tests.queues import MakeQueue, all_settled, states
-from tests.test_leases import add
+from tests.queues import MakeQueue, add, all_settled, states
 from tests.waiting import eventually, row
 
 ODD = {

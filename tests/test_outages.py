@@ -11,13 +11,12 @@ from uuid import UUID
 
 import pytest
 from sqlalchemy import Engine, create_engine, text
-from sqlalchemy.orm import Session
 
 import sqlalchemy_brooq as brooq
 from sqlalchemy_brooq.demo.postgres import LocalPostgres
 from sqlalchemy_brooq.migrations import migrate
 from sqlalchemy_brooq.worker.loops import Loop
-from tests.queues import MakeQueue, all_settled, states
+from tests.queues import MakeQueue, add, all_settled, states
 from tests.waiting import eventually, row
 
 
@@ -27,12 +26,6 @@ def engine(postgres_server: LocalPostgres) -> Iterator[Engine]:
     engine = create_engine(postgres_server.url(), pool_pre_ping=True)
     yield engine
     engine.dispose()
-
-
-def add(engine: Engine, *jobs: brooq.Job) -> list[UUID]:
-    with Session(engine, expire_on_commit=False) as session, session.begin():
-        session.add_all(jobs)
-    return [job.id for job in jobs]
 
 
 TERMINATE = text(

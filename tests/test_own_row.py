@@ -15,8 +15,7 @@ from sqlalchemy.orm import Session
 import sqlalchemy_brooq as brooq
 from sqlalchemy_brooq.demo.postgres import LocalPostgres
 from sqlalchemy_brooq.migrations import migrate
-from tests.queues import MakeQueue, all_settled, count, probe_table
-from tests.test_leases import add
+from tests.queues import MakeQueue, add, all_settled, count, probe_table
 from tests.waiting import eventually, row
 
 DEEDS: dict[str, Callable[[Session, brooq.Claim], object]] = {

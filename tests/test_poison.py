@@ -10,8 +10,7 @@ from sqlalchemy import URL, Engine
 
 import sqlalchemy_brooq as brooq
 from tests.programs import program
-from tests.queues import MakeQueue, all_settled
-from tests.test_leases import add
+from tests.queues import MakeQueue, add, all_settled
 from tests.waiting import eventually, row
 
 KILLER = """

@@ -19,18 +19,9 @@ from sqlalchemy.orm.attributes import flag_modified
 from sqlalchemy_brooq import InvalidJob, Job, PayloadError, ProtectedColumn
 from sqlalchemy_brooq.model import JOB
 from sqlalchemy_brooq.protection import ENGINE_COLUMNS
-from tests.consumer import Base, Order, keyed
+from tests.consumer import Order, keyed
 from tests.recording import jobs, recorded
 from tests.waiting import row
-
-
-@pytest.fixture
-def shop(engine: Engine) -> Engine:
-    """
-    The test's database with the consumer's tables, which point at ours.
-    """
-    Base.metadata.create_all(engine)
-    return engine
 
 
 @pytest.fixture

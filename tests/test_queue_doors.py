@@ -174,3 +174,12 @@ def test_an_engine_derived_from_a_url_that_can_not_connect_names_the_way_out(mak
         queue.start()
 
     assert "secret" not in str(caught.value)
+
+
+def test_a_door_of_the_queues_takes_jobs_alone(engine: Engine, make_queue: MakeQueue) -> None:
+    queue = make_queue(engine)
+
+    with recorded(engine) as statements, pytest.raises(TypeError, match=r"^enqueue\(\) takes Job objects, not dict$"):
+        queue.enqueue({"topic": "t"})  # type: ignore[arg-type]
+
+    assert statements == []

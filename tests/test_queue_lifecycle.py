@@ -19,19 +19,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 from sqlalchemy import URL, Engine, StaticPool, create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
-from sqlalchemy.orm import Session
 
 import sqlalchemy_brooq as brooq
 from sqlalchemy_brooq.worker.engine import StopReport
 from tests.programs import await_line, program
-from tests.queues import MakeQueue, all_settled, quick, states
+from tests.queues import MakeQueue, add, all_settled, quick, states
 from tests.waiting import eventually, row
-
-
-def add(engine: Engine, *jobs: brooq.Job) -> list[object]:
-    with Session(engine, expire_on_commit=False) as session, session.begin():
-        session.add_all(jobs)
-    return [job.id for job in jobs]
 
 
 def clients(engine: Engine, name: str = "%") -> int:
@@ -134,8 +127,8 @@ def test_stop_lets_a_running_handler_finish(engine: Engine, make_queue: MakeQueu
 
     assert report is not None
     assert report.clean
-    assert row(engine, job_id)["state"] == "done"  # type: ignore[arg-type]
-    assert row(engine, waiting)["state"] == "pending"  # type: ignore[arg-type]
+    assert row(engine, job_id)["state"] == "done"
+    assert row(engine, waiting)["state"] == "pending"
 
 
 def test_what_was_claimed_ahead_is_given_back_at_once(engine: Engine, make_queue: MakeQueue) -> None:
@@ -459,7 +452,7 @@ def test_a_handler_that_blocks_its_loop_keeps_its_lease(engine: Engine, make_que
     queue.start()
     eventually(all_settled(engine))
 
-    found = row(engine, job_id)  # type: ignore[arg-type]
+    found = row(engine, job_id)
     assert (found["state"], found["attempts"], found["requeues"]) == ("done", 1, 0)
 
 
@@ -495,7 +488,7 @@ def test_run_gives_interrupted_jobs_back_and_ends(engine: Engine, database_url: 
 
     assert process.returncode == 0
     assert "abandoned=0" in out
-    found = row(engine, job_id)  # type: ignore[arg-type]
+    found = row(engine, job_id)
     assert (found["state"], found["attempts"], found["requeues"], found["last_error"]) == ("pending", 0, 0, None)
 
 
@@ -509,7 +502,7 @@ def test_a_second_signal_ends_the_grace_period(engine: Engine, database_url: URL
         process.communicate(timeout=15)
 
     assert process.returncode == 0
-    assert row(engine, job_id)["state"] == "pending"  # type: ignore[arg-type]
+    assert row(engine, job_id)["state"] == "pending"
 
 
 def test_run_is_for_the_main_thread(engine: Engine, make_queue: MakeQueue) -> None:

@@ -124,9 +124,10 @@ def test_a_serializer_that_writes_what_jsonb_refuses_is_found_out(
 
 @pytest.mark.parametrize("door", [brooq.enqueue, brooq.enqueue_many, brooq.cancel, brooq.replay])
 def test_a_door_says_what_it_takes(engine: Engine, session: Session, door: Callable[..., Any]) -> None:
-    with pytest.raises(TypeError, match=rf"{door.__name__}\(\) takes a Session, scoped_session or Connection, not Eng"):
+    takes = rf"^{door.__name__}\(\) takes a Session, scoped_session or Connection, not "
+    with pytest.raises(TypeError, match=rf"{takes}Engine: open a Session on it, or use Queue.begin\(\)$"):
         door(engine, Job("t"))
-    with pytest.raises(TypeError, match="not NoneType"):
+    with pytest.raises(TypeError, match=rf"{takes}NoneType$"):
         door(None, Job("t"))
     if door in {brooq.enqueue, brooq.enqueue_many}:
         with pytest.raises(TypeError, match=r"takes .*Job objects, not "):

@@ -173,6 +173,18 @@ def test_a_row_is_due_when_its_time_is_over_and_not_just_then(engine: Engine) ->
         assert connection.execute(candidates(TERMINAL), due).scalars().all() == [second]
 
 
+def test_a_batch_waits_for_no_row(engine: Engine) -> None:
+    held, free = old_jobs(engine, "done", 2)
+    due = {"ttl": TTL, "batch": 10, **FIRST}
+
+    with engine.begin() as consumer, engine.connect() as connection:
+        consumer.execute(text("UPDATE job SET topic = 'held' WHERE id = :id"), {"id": held})
+        connection.execute(text("SET LOCAL lock_timeout = '10ms'"))
+        assert connection.execute(purge_one(TERMINAL), {"ttl": TTL, "id": held}).all() == []
+        assert connection.execute(purge(TERMINAL), due).scalars().all() == ["t"]
+        assert connection.execute(text("SELECT id FROM job WHERE id = :id"), {"id": free}).all() == []
+
+
 def test_a_batch_begins_behind_the_last_row_of_the_one_before(engine: Engine) -> None:
     old_jobs(engine, "done", 3)
 

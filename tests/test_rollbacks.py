@@ -13,17 +13,8 @@ from sqlalchemy.orm import Session
 
 import sqlalchemy_brooq as brooq
 from sqlalchemy_brooq import Job
-from tests.consumer import Base, Order, committed, keyed
+from tests.consumer import Order, committed, keyed
 from tests.recording import jobs
-
-
-@pytest.fixture
-def shop(engine: Engine) -> Engine:
-    """
-    The test's database with the consumer's tables, which point at ours.
-    """
-    Base.metadata.create_all(engine)
-    return engine
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ import pytest
 from prometheus_client import CollectorRegistry
 from sqlalchemy import URL, CompoundSelect, Engine, Select, create_engine, text
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.orm import Session
 
 from sqlalchemy_brooq.gauges import Kind, Sample, Watch
 from sqlalchemy_brooq.metrics import Metrics
@@ -28,7 +27,7 @@ from sqlalchemy_brooq.worker.sampler import (
     Sampler,
     SamplerStore,
 )
-from tests.queues import on
+from tests.queues import add, on
 from tests.waiting import eventually
 
 AGES, ACTIVE, TERMINAL = Kind.READY_AGES, Kind.ACTIVE_COUNTS, Kind.TERMINAL_COUNTS
@@ -265,11 +264,6 @@ def test_a_sleeping_sampler_is_healthy(sampler: Sampler, clock: Clock) -> None:
 @pytest.fixture
 def store(engine: Engine) -> SamplerStore:
     return SamplerStore(on(engine))
-
-
-def add(engine: Engine, *jobs: Job) -> None:
-    with Session(engine) as session, session.begin():
-        session.add_all(jobs)
 
 
 def execute(engine: Engine, *statements: str) -> None:

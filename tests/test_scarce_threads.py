@@ -11,8 +11,7 @@ from sqlalchemy import Engine
 
 import sqlalchemy_brooq as brooq
 from sqlalchemy_brooq.worker.threads import Threads
-from tests.queues import MakeQueue, all_settled, states
-from tests.test_leases import add
+from tests.queues import MakeQueue, add, all_settled, states
 from tests.test_queue_lifecycle import no_thread_called
 from tests.waiting import eventually, row
 

@@ -12,8 +12,8 @@ from sqlalchemy import URL, Engine, text
 
 import sqlalchemy_brooq as brooq
 from tests.programs import await_line, program
-from tests.queues import MakeQueue, all_settled, states
-from tests.test_leases import Recorder, add
+from tests.queues import MakeQueue, add, all_settled, states
+from tests.test_leases import Recorder
 from tests.waiting import eventually, row
 
 pytestmark = pytest.mark.usefixtures("engine_kind")

@@ -12,7 +12,6 @@ from uuid import UUID
 
 import pytest
 from sqlalchemy import URL, Engine, create_engine, text
-from sqlalchemy.orm import Session
 
 from sqlalchemy_brooq.claim import Claim
 from sqlalchemy_brooq.model import Job
@@ -22,7 +21,7 @@ from sqlalchemy_brooq.worker.connection import PrivateConnection
 from sqlalchemy_brooq.worker.port import Fate, Settlement
 from sqlalchemy_brooq.worker.store import GONE, HeartbeatStore, PumpStore, ReaperStore, claim_columns, request_columns
 from sqlalchemy_brooq.worker.turns import Turns
-from tests.queues import on
+from tests.queues import add, on
 from tests.waiting import row
 
 LEASE = timedelta(seconds=30)
@@ -44,12 +43,6 @@ def store(connection: PrivateConnection) -> PumpStore:
 @pytest.fixture
 def heart(connection: PrivateConnection) -> HeartbeatStore:
     return HeartbeatStore(connection, "w1", LEASE, 10.0)
-
-
-def add(engine: Engine, *jobs: Job) -> list[UUID]:
-    with Session(engine, expire_on_commit=False) as session, session.begin():
-        session.add_all(jobs)
-    return [job.id for job in jobs]
 
 
 def run(engine: Engine, sql: str, **parameters: Any) -> None:
@@ -182,6 +175,21 @@ def test_fates_tell_two_claims_of_one_moment_apart(engine: Engine, store: PumpSt
 
     assert len(others) == 8
     assert store.fates([one]) == [Fate(True, JobState.PROCESSING)]
+
+
+def test_the_fence_tells_two_claims_of_one_moment_apart(
+    engine: Engine, store: PumpStore, heart: HeartbeatStore
+) -> None:
+    add(engine, Job("t"), Job("t"))
+    one, other = claim(store)
+    run(engine, "UPDATE job SET claimed_at = :moment", moment=one.claimed_at)
+    before = row(engine, other.id)
+
+    assert len(heart.renew([one])) == 1
+    assert store.exchange([Settlement(one, Outcome(Event.DEAD, error="E"))], None).unwritten == []
+
+    assert row(engine, one.id)["state"] == "dead"
+    assert row(engine, other.id) == before
 
 
 def test_a_claim_passes_over_what_another_transaction_holds(engine: Engine, store: PumpStore) -> None:

@@ -20,7 +20,7 @@ from sqlalchemy_brooq.worker.connection import PrivateConnection
 from sqlalchemy_brooq.worker.port import Settlement
 from sqlalchemy_brooq.worker.store import HeartbeatStore, PumpStore, ReaperStore
 from sqlalchemy_brooq.worker.turns import Turns
-from tests.queues import on
+from tests.queues import add, on
 
 LEASE = timedelta(seconds=30)
 DONE = Outcome(Event.DONE)
@@ -44,12 +44,6 @@ class private:  # noqa: N801 - reads as a function
 
     def __exit__(self, *_: object) -> None:
         self.connection.close()
-
-
-def add(engine: Engine, *jobs: Job) -> list[Any]:
-    with Session(engine, expire_on_commit=False) as session, session.begin():
-        session.add_all(jobs)
-    return [job.id for job in jobs]
 
 
 def claim(store: PumpStore, want: int = 1, topics: str = "t") -> list[Claim]:

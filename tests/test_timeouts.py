@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy import Engine
 
 import sqlalchemy_brooq as brooq
-from tests.queues import MakeQueue, all_settled
-from tests.test_leases import Recorder, add
+from tests.queues import MakeQueue, add, all_settled
+from tests.test_leases import Recorder
 from tests.waiting import eventually, row
 
 pytestmark = pytest.mark.usefixtures("engine_kind")

@@ -20,9 +20,8 @@ from sqlalchemy.orm import Session
 
 import sqlalchemy_brooq as brooq
 from sqlalchemy_brooq import HandlerOptions, InvalidPayload, Job, RegistrationError
-from tests.queues import MakeQueue, all_settled
+from tests.queues import MakeQueue, add, all_settled
 from tests.sides import MakeSide, Side, write
-from tests.test_leases import add
 from tests.typing import accepted, refused
 from tests.waiting import eventually, row
 

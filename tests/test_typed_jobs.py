@@ -23,9 +23,8 @@ import sqlalchemy_brooq as brooq
 from sqlalchemy_brooq import Job, PayloadError
 from sqlalchemy_brooq.payload import encoded
 from tests.doors import SESSION_DOORS, Door
-from tests.queues import MakeQueue, all_settled
+from tests.queues import MakeQueue, add, all_settled
 from tests.recording import jobs
-from tests.test_leases import add
 from tests.waiting import eventually, row
 
 ID = UUID("0198c0de-0000-7000-8000-000000000001")

@@ -16,17 +16,8 @@ from sqlalchemy.orm import Session
 import sqlalchemy_brooq as brooq
 from sqlalchemy_brooq import InvalidJob, Job, PayloadError, metadata
 from sqlalchemy_brooq.demo.postgres import LocalPostgres
-from tests.consumer import Base, Batch, Entry, LoggedJob, Order, Parcel, committed, keyed
+from tests.consumer import Batch, Entry, LoggedJob, Order, Parcel, committed, keyed
 from tests.recording import jobs, recorded
-
-
-@pytest.fixture
-def shop(engine: Engine) -> Engine:
-    """
-    The test's database with the consumer's tables, which point at ours.
-    """
-    Base.metadata.create_all(engine)
-    return engine
 
 
 @pytest.fixture

@@ -10,19 +10,12 @@ from uuid import UUID
 
 import pytest
 from sqlalchemy import URL, Engine, create_engine, text
-from sqlalchemy.orm import Session
 
 import sqlalchemy_brooq as brooq
 from tests.databases import HERE
 from tests.programs import program
-from tests.queues import MakeQueue, all_settled, states
+from tests.queues import MakeQueue, add, all_settled, states
 from tests.waiting import eventually, row
-
-
-def add(engine: Engine, *jobs: brooq.Job) -> list[UUID]:
-    with Session(engine, expire_on_commit=False) as session, session.begin():
-        session.add_all(jobs)
-    return [job.id for job in jobs]
 
 
 def test_three_workers_of_eight_slots_run_each_of_3000_jobs_once_and_never_two_at_a_moment(

@@ -9,15 +9,13 @@ import logging
 import threading
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
 import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import Session
 
 import sqlalchemy_brooq as brooq
-from tests.queues import MakeQueue, all_settled
+from tests.queues import MakeQueue, add, all_settled
 from tests.waiting import eventually, row
 
 
@@ -33,12 +31,6 @@ class Hostile(Exception):
 class Drawing(Exception):
     def __str__(self) -> str:
         return "a\x00b \ud800 " + "x" * 10_000
-
-
-def add(engine: Engine, *jobs: brooq.Job) -> list[UUID]:
-    with Session(engine, expire_on_commit=False) as session, session.begin():
-        session.add_all(jobs)
-    return [job.id for job in jobs]
 
 
 def run_one(
