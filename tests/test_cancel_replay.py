@@ -83,6 +83,7 @@ def test_cancel_shows_in_the_sessions_object(engine: Engine, session: Session) -
     with session.begin_nested() as savepoint:
         brooq.cancel(session, job_id)
         assert held.state == another.state == session.get_one(Job, job_id).state == "canceled"
+        assert held.updated_at == session.scalar(text("SELECT updated_at FROM job")) > held.created_at
         savepoint.rollback()
     assert held.state == another.state == "pending"
 
@@ -116,6 +117,22 @@ def test_a_replay_is_a_new_job_like_the_one_that_is_over(engine: Engine, place: 
     assert found["meta"] == {"replays": str(job_id)}
     with engine.connect() as connection:
         assert set(connection.scalars(text("SELECT payload::text FROM job"))) == {'{"n": 1.00000000000000000001}'}
+
+
+def test_of_several_jobs_the_one_that_is_meant_is_canceled_and_replayed(engine: Engine, session: Session) -> None:
+    others = [stored(engine, state) for state in ("done", "pending", "dead")]
+    waiting, over = stored(engine, "pending"), stored(engine, "done")
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE job SET topic = 'meant', payload = '2' WHERE id = :id"), {"id": over})
+
+    assert brooq.cancel(session, waiting) is True
+    answer = brooq.replay(session, over)
+    session.commit()
+
+    assert answer.created
+    assert (row(engine, answer.id)["topic"], row(engine, answer.id)["payload"]) == ("meant", 2)
+    assert row(engine, waiting)["state"] == "canceled"
+    assert [row(engine, other)["state"] for other in others] == ["done", "pending", "dead"]
 
 
 @pytest.mark.parametrize("state", ["pending", "failed", "processing"])

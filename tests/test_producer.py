@@ -14,7 +14,7 @@ from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.orm import Session
 
 import sqlalchemy_brooq as brooq
-from sqlalchemy_brooq import Job
+from sqlalchemy_brooq import Job, intake
 from tests.doors import DOORS, PLACES, SESSION_DOORS, Door, commit, insert_probe, probes, with_probe, working_in
 from tests.recording import jobs, recorded
 from tests.waiting import row
@@ -221,12 +221,22 @@ def test_a_key_stays_taken_whatever_became_of_its_job(engine: Engine, session: S
 @pytest.mark.parametrize("key", [None, "K"])
 @pytest.mark.parametrize("door", DOORS)
 def test_an_object_given_twice_is_one_job(engine: Engine, place: Any, door: Door, key: str | None) -> None:
+    brooq.enqueue_many(place, [Job("t"), Job("other", idempotency_key=key), Job("t", idempotency_key="another")])
     job = Job("t", idempotency_key=key)
 
     assert door(place, job) == (job.id, True)
     assert door(place, job) == (job.id, False)
     assert brooq.enqueue_many(place, [job, job]) == [(job.id, False)] * 2
     place.execute(text("SELECT 1"))
+
+
+@pytest.mark.parametrize("door", SESSION_DOORS)
+def test_a_job_without_meta_has_none_in_its_row(session: Session, door: Door) -> None:
+    door(session, Job("t"))
+    brooq.enqueue_many(session, [Job("t"), Job("t", idempotency_key="K")])
+    brooq.enqueue_many(session, [Job("t") for _ in range(intake.COPY_FROM)])
+
+    assert session.scalar(text("SELECT count(*) FROM job WHERE meta IS NOT NULL")) == 0  # nor JSON's null
 
 
 def test_an_object_of_an_earlier_session_is_there_already(engine: Engine, session: Session) -> None:
