@@ -84,8 +84,10 @@ def draft(job: Job, serializer: Serializer | None) -> Draft:
         PayloadError: ``jsonb`` can't hold the payload or the meta, or the serializer refuses the payload.
     """
     values = job.__dict__
-    job_id = values.get("id") or values.setdefault("id", new_id())
-    if not isinstance(job_id, UUID):
+    job_id = values.get("id")
+    if job_id is None:  # deleted, or set to None, as one does to an object that is to become another row
+        job_id = values["id"] = new_id()
+    elif not isinstance(job_id, UUID):
         raise InvalidJob(f"id {job_id!r} is refused: a UUID")
     moment, meta = values.get("available_at"), values.get("meta")
     delay = moment.delay if isinstance(moment, Later) else None

@@ -4,7 +4,7 @@ The doors by which jobs come in: what they write and what they answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -228,6 +228,22 @@ def test_an_object_given_twice_is_one_job(engine: Engine, place: Any, door: Door
     assert door(place, job) == (job.id, False)
     assert brooq.enqueue_many(place, [job, job]) == [(job.id, False)] * 2
     place.execute(text("SELECT 1"))
+
+
+@pytest.mark.parametrize("unset", [lambda job: delattr(job, "id"), lambda job: setattr(job, "id", None)])
+@pytest.mark.parametrize("key", [None, "K"])
+@pytest.mark.parametrize("door", SESSION_DOORS)
+def test_an_object_without_an_id_gets_one(
+    engine: Engine, session: Session, door: Door, key: str | None, unset: Callable[[Job], None]
+) -> None:
+    job = Job("t", idempotency_key=key)
+    unset(job)
+
+    answer = door(session, job)
+    session.commit()
+
+    assert answer == (job.id, True)
+    assert [one.id for one in jobs(engine)] == [job.id]
 
 
 @pytest.mark.parametrize("door", SESSION_DOORS)
