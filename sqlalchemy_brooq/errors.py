@@ -36,6 +36,8 @@ from datetime import timedelta
 from typing import TypeVar
 from uuid import UUID
 
+from sqlalchemy_brooq.durations import parse_duration, shown
+
 E = TypeVar("E", bound=BaseException)
 
 
@@ -153,21 +155,21 @@ class RetryLater(Signal):
     The wait is cut at the handler's ``backoff_max``. On the last attempt the job is dead all the same.
 
     Args:
-        delay: A positive ``timedelta`` or zero.
+        delay: A positive ``timedelta`` or zero, or text such as ``"30s"``.
         message: What ``last_error`` and the log say of it; names the delay if not given.
 
     Raises:
-        TypeError: *delay* is not a ``timedelta``.
-        ValueError: *delay* is negative.
+        TypeError: *delay* is neither.
+        ValueError: *delay* is negative, or text that is no duration.
     """
 
-    def __init__(self, delay: timedelta, message: str | None = None) -> None:
-        if not isinstance(delay, timedelta):
-            raise TypeError(f"RetryLater takes a timedelta, not {type(delay).__name__} {delay!r}")
-        if delay < timedelta(0):
-            raise ValueError(f"RetryLater takes a delay of zero or more, not {delay}")
-        super().__init__(message or f"retry in {delay}")
-        self.delay = delay
+    def __init__(self, delay: timedelta | str, message: str | None = None) -> None:
+        if not isinstance(delay, timedelta | str):
+            raise TypeError(
+                f"RetryLater takes a timedelta, or text such as '30s', not {type(delay).__name__} {shown(delay)}"
+            )
+        self.delay = parse_duration(delay)
+        super().__init__(message or f"retry in {self.delay}")
 
 
 class PreserveAttempt(Signal):

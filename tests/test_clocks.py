@@ -101,7 +101,7 @@ def fail(claim):
 @queue.handler("later", backoff_base="400ms", backoff_max="400ms")
 def later(claim):
     if claim.attempt == 1:
-        raise brooq.RetryLater(0.3)
+        raise brooq.RetryLater("300ms")
 
 
 @queue.handler("produce")

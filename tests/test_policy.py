@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from datetime import timedelta
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -259,3 +260,27 @@ def test_a_signal_goes_before_an_invalid_payload(signal: brooq.Signal) -> None:
 
     assert outcome is not None
     assert outcome.event is not Event.DEAD
+
+
+def test_a_delay_may_be_text_with_a_unit() -> None:
+    assert brooq.RetryLater("1m30s").delay == timedelta(seconds=90)
+
+
+@pytest.mark.parametrize(
+    ("delay", "error"),
+    [
+        (5, "RetryLater takes a timedelta, or text such as '30s', not int 5"),
+        (None, "RetryLater takes a timedelta, or text such as '30s', not NoneType None"),
+    ],
+)
+def test_a_delay_that_is_neither_text_nor_timedelta_is_refused(delay: Any, error: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        brooq.RetryLater(delay)
+
+    assert str(caught.value) == error
+
+
+@pytest.mark.parametrize("delay", [timedelta(seconds=-1), "5", "soon", "-1s"], ids=str)
+def test_a_delay_that_is_no_duration_is_refused(delay: timedelta | str) -> None:
+    with pytest.raises(ValueError, match=r"has|negative|unit|duration|write it"):
+        brooq.RetryLater(delay)
