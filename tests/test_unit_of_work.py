@@ -26,6 +26,20 @@ def session(shop: Engine) -> Iterator[Session]:
         yield session
 
 
+def test_what_the_flush_of_several_jobs_has_written_is_known_without_asking(shop: Engine, session: Session) -> None:
+    added = [Job("t"), Job("t", idempotency_key="K"), Job("t", delay="1h")]
+    session.add_all(added)
+    session.flush()
+
+    with recorded(shop) as statements:
+        known = [(job.created_at, job.updated_at, job.available_at) for job in added]
+
+    assert statements == []
+    assert known == [
+        tuple(row) for row in session.execute(text("SELECT created_at, updated_at, available_at FROM job ORDER BY id"))
+    ]
+
+
 def test_a_thousand_added_jobs_of_all_shapes_are_a_handful_of_statements(shop: Engine, session: Session) -> None:
     shapes: list[Callable[[int], Job]] = [
         lambda n: Job("t", n),

@@ -80,7 +80,7 @@ def _payloads() -> TableValuedAlias:
 
 
 @cache
-def insert_job(*extra: str, moments: bool = False) -> Executable:
+def insert_job(*extra: str, moments: bool) -> Executable:
     """
     Insert one job as `insert_jobs` does, which takes the server half as long again.
 
@@ -94,7 +94,7 @@ def insert_job(*extra: str, moments: bool = False) -> Executable:
 
 
 @cache
-def insert_jobs(*, moments: bool = False) -> Executable:
+def insert_jobs(*, moments: bool) -> Executable:
     """
     Insert the jobs whose id and key are free, and answer with the ids of those, in no promised order.
 
