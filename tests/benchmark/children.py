@@ -7,6 +7,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
@@ -15,11 +17,13 @@ from types import TracebackType
 from typing import IO, Final, Self
 
 from tests.benchmark.contestants import Contestant
-from tests.benchmark.orders import Bulk, Single, Work
+from tests.benchmark.orders import Bulk, Order, Prepare, Single
 
 ROOT: Final = Path(__file__).parents[2]
 PATIENCE: Final = 15.0
 """Seconds that a process has to end by itself."""
+LONGEST: Final = 240.0
+"""Seconds after which a process that is still there is taken for one that hangs, and killed."""
 
 
 class Child:
@@ -27,17 +31,23 @@ class Child:
     A process that carries out an order.
     """
 
-    def __init__(self, contestant: Contestant, order: Work | Single | Bulk) -> None:
+    def __init__(self, contestant: Contestant, order: Order) -> None:
         self._name = f"{contestant.spec} {type(order).__name__}"
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
         self._process = subprocess.Popen(
             [contestant.python, "-m", "tests.benchmark.child", contestant.spec, type(order).__name__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=self._errors,
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             text=True,
         )
-        self._say(json.dumps(asdict(order)))
+        self._limit = threading.Timer(LONGEST, self._process.kill)
+        self._limit.daemon = True
+        self._limit.start()
+        with suppress(BrokenPipeError):  # what it died of, whoever waits for its answer is told
+            self._say(json.dumps(asdict(order)))
 
     def __enter__(self) -> Self:
         return self
@@ -52,7 +62,9 @@ class Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._limit.cancel()
         self._stdout.close()
+        self._errors.close()
 
     @property
     def pid(self) -> int:
@@ -82,7 +94,12 @@ class Child:
         Raise if it has ended.
         """
         if (code := self._process.poll()) is not None:
-            raise RuntimeError(f"{self._name} ended too early, with exit code {code}; its last words are above")
+            raise RuntimeError(f"{self._name} ended too early, with exit code {code}: {self._last_words()}")
+
+    def _last_words(self) -> str:
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
 
     def _say(self, line: str) -> None:
         self._stdin.write(f"{line}\n")
@@ -106,7 +123,7 @@ class Child:
 
 
 @contextmanager
-def running(contestant: Contestant, *orders: Work | Single | Bulk) -> Iterator[list[Child]]:
+def running(contestant: Contestant, *orders: Order) -> Iterator[list[Child]]:
     """
     Start a process for each order; all are ready, and none has been told to go.
     """
@@ -117,7 +134,7 @@ def running(contestant: Contestant, *orders: Work | Single | Bulk) -> Iterator[l
         yield children
 
 
-def carry_out(contestant: Contestant, order: Single | Bulk) -> dict[str, float]:
+def carry_out(contestant: Contestant, order: Prepare | Single | Bulk) -> dict[str, float]:
     """
     Carry out *order* in a process, and return what came of it.
     """

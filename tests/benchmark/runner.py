@@ -11,11 +11,13 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from tests.benchmark.contestants import Contestant
+from tests.benchmark.contestants import Contestant, Kind
 from tests.benchmark.scenarios import Case, Scenario
 from tests.benchmark.servers import Lab
+
+PEERS: Final[frozenset[Kind]] = frozenset({"peer", "producer"})
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def measurements(plan: Plan) -> Iterator[tuple[Scenario, Case, Contestant, int]]
         for repetition in range(plan.repeat):
             for case in filter(plan.wanted, scenario.cases()):
                 for contestant in plan.contestants:
-                    if contestant.kind in scenario.kinds:
+                    if contestant.kind in scenario.kinds and (case.peers or contestant.kind not in PEERS):
                         yield scenario, case, contestant, repetition
 
 

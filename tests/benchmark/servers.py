@@ -72,6 +72,21 @@ class Database:
         self.connection.execute("VACUUM ANALYZE")
         self.connection.execute("CHECKPOINT")
 
+    def connected(self) -> Connection:
+        """
+        Return a connection of one's own, which commits each statement by itself.
+        """
+        return psycopg.connect(conninfo(self.url), autocommit=True)
+
+    def set(self, name: str, value: str) -> None:
+        """
+        Give a setting of the server to all that connect from now on.
+        """
+        database = sql.Identifier(self.connection.info.dbname)
+        self.connection.execute(
+            sql.SQL("ALTER DATABASE {} SET {} = {}").format(database, sql.Identifier(name), sql.Literal(value))
+        )
+
     def is_true(self, statement: str) -> bool:
         """
         Whether *statement* returns a row.
@@ -103,8 +118,7 @@ class Database:
             with suppress(psycopg.Error):
                 self.connection.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
         else:
-            name = sql.Identifier(self.connection.info.dbname)
-            self.connection.execute(sql.SQL("ALTER DATABASE {} SET log_statement = 'all'").format(name))
+            self.set("log_statement", "all")
 
     def statements(self) -> float:
         """
@@ -180,19 +194,26 @@ class Lab:
             self._drop(name)
 
     def _template(self, contestant: Contestant, stock: Mapping[Stock, int]) -> str:
-        family = contestant.spec.partition(":")[0]  # the variants of a contestant have one kind of table
-        key = f"{family} {sorted(stock.items())}"
+        key = f"{contestant.tables} {sorted(stock.items())}"
         if key not in self._templates:
             name = f"{self._prefix}_template_{len(self._templates)}"
             self._create(name, "template0")
+            try:
+                self._fill(self._url.set(database=name), contestant, stock)
+            except Exception:
+                self._drop(name)
+                raise
             self._templates[key] = name
-            url = self._url.set(database=name)
-            contestant.prepare(url.render_as_string(hide_password=False))
-            with psycopg.connect(conninfo(url), autocommit=True) as connection:
-                for kind, count in stock.items():
-                    connection.execute(contestant.stock(kind, count))
-                connection.execute("VACUUM ANALYZE")
         return self._templates[key]
+
+    @staticmethod
+    def _fill(url: URL, contestant: Contestant, stock: Mapping[Stock, int]) -> None:
+        address = url.render_as_string(hide_password=False)
+        contestant.set_up(address)
+        for kind, count in stock.items():
+            contestant.fill(address, kind, count)
+        with psycopg.connect(conninfo(url), autocommit=True) as connection:
+            connection.execute("VACUUM ANALYZE")
 
     def _create(self, name: str, template: str) -> None:
         self._admin.execute(

@@ -12,13 +12,26 @@ import sys
 import threading
 from collections.abc import Mapping
 from importlib import import_module
-from typing import ClassVar, Literal, Protocol, cast
+from typing import ClassVar, Literal, NamedTuple, Protocol, cast
 
 from tests.benchmark.marks import Marks
 from tests.benchmark.orders import Bulk, Single, Work
 
-Kind = Literal["async", "threads", "loop"]
-"""What runs the jobs: an event loop, threads, or a plain loop."""
+Kind = Literal["async", "threads", "loop", "command", "peer", "producer"]
+"""
+What runs the jobs: ours on an event loop or on threads, a plain loop, ours by its command; another queue; or another
+one of which the bulk enqueue alone takes part.
+"""
+
+
+class Rates(NamedTuple):
+    """
+    Jobs that are done in a second, about: measurements of contestants that differ a hundredfold shall take as long.
+    """
+
+    bulk: int
+    single: int
+    drain: int
 
 
 class Gate(Protocol):
@@ -45,8 +58,16 @@ class Contestant(Protocol):
     spec: str
     """As `find` found it."""
     kind: Kind
-    python: str
-    """The Python that runs its processes."""
+    tables: str
+    """What kind of tables it has: contestants of one kind share a template."""
+    rates: Rates
+
+    @property
+    def python(self) -> str:
+        """
+        The Python that runs its processes.
+        """
+
     unsettled: str
     """SQL whose answer is a row while a job that has begun isn't over; cheap."""
 
@@ -57,17 +78,27 @@ class Contestant(Protocol):
 
     # -- in the parent
 
-    def prepare(self, url: str) -> None:
+    def set_up(self, url: str) -> None:
         """
-        Make the tables in an empty database.
+        Have the tables made in an empty database.
+        """
+
+    def fill(self, url: str, kind: Stock, count: int) -> None:
+        """
+        Have *count* jobs of a *kind* put into the tables.
         """
 
     def stock(self, kind: Stock, count: int) -> str:
         """
-        Return the SQL that puts *count* jobs of a *kind* into the tables.
+        Return the SQL that does the same, where there is such a thing.
         """
 
     # -- in a process of its own
+
+    def prepare(self, url: str) -> None:
+        """
+        Make the tables in an empty database.
+        """
 
     def work(self, order: Work, marks: Marks, gate: Gate) -> None:
         """
@@ -109,6 +140,7 @@ class InOurTable:
     """
 
     spec = ""
+    tables = "ours"
     python = sys.executable
     unsettled = "SELECT 1 FROM job WHERE state = 'processing' AND locked_until IS NOT NULL LIMIT 1"
 
@@ -132,6 +164,18 @@ class InOurTable:
             SELECT 'bench', jsonb_build_object('n', n), now() + interval '1 day' + n * interval '1 s'
             FROM generate_series(1, {count}) n""",
     }
+
+    def set_up(self, url: str) -> None:
+        self.prepare(url)
+
+    def prepare(self, url: str) -> None:
+        raise NotImplementedError
+
+    def fill(self, url: str, kind: Stock, count: int) -> None:
+        import psycopg
+
+        with psycopg.connect(url.replace("+psycopg", "", 1), autocommit=True) as connection:
+            connection.execute(self.stock(kind, count).encode())  # made from constants and a number
 
     def stock(self, kind: Stock, count: int) -> str:
         return self._STOCK[kind].format(count=count)

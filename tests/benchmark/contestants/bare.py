@@ -1,5 +1,5 @@
 """
-The yardstick: ``bare``, psycopg alone on the same table.
+The yardstick: ``bare``, psycopg alone on the same table; ``bare:100`` claims a hundred rows at a time.
 
 It claims k rows in one statement, settles them in another, and each commits by itself: what is left when everything is
 taken away that makes a queue of it. One topic, one order and one index for that; no lease is renewed, nothing is tried
@@ -19,7 +19,7 @@ from psycopg.types.json import Jsonb
 
 from sqlalchemy_brooq.identity import new_id
 from sqlalchemy_brooq.model import JOB, metadata
-from tests.benchmark.contestants import Contestant, Gate, InOurTable, Kind
+from tests.benchmark.contestants import Contestant, Gate, InOurTable, Kind, Rates
 from tests.benchmark.contestants.ours import batches
 from tests.benchmark.marks import Marks
 from tests.benchmark.orders import TOPIC, Bulk, Single, Work
@@ -53,10 +53,18 @@ INSERT_KEYED: Final = """
 class Bare(InOurTable):
     """
     psycopg, and nothing else.
+
+    Args:
+        batch: How many rows it claims at a time, whatever it is told.
     """
 
-    name = "bare SQL"
     kind: Kind = "loop"
+    tables = "bare"
+    rates = Rates(240_000, 4_700, 40_000)
+
+    def __init__(self, batch: int | None) -> None:
+        self.name = "bare SQL" if batch is None else f"bare SQL, {batch} rows"
+        self._batch = batch
 
     def versions(self) -> Mapping[str, str]:
         return {"psycopg": f"{version('psycopg')} ({psycopg.pq.__impl__})"}
@@ -77,7 +85,7 @@ class Bare(InOurTable):
 
     def work(self, order: Work, marks: Marks, gate: Gate) -> None:
         mark = marks.stamp if order.timed else marks.mark
-        limit = min(order.slots or BATCH, LARGEST)
+        limit = self._batch or min(order.slots or BATCH, LARGEST)
         with connected(order.url) as connection:
             connection.execute("LISTEN bench")
             cursor = connection.cursor(binary=True)
@@ -149,8 +157,8 @@ def _insert_keyed(connection: psycopg.Connection[tuple[Any, ...]], numbers: rang
     connection.execute(INSERT_KEYED, [ids, payloads, [f"key-{number}" for number in numbers]])
 
 
-def make(_variant: str) -> Contestant:
+def make(variant: str) -> Contestant:
     """
-    Return the contestant.
+    Return the contestant, which claims as many rows at a time as the variant says, or the worker's slots.
     """
-    return Bare()
+    return Bare(int(variant) if variant else None)

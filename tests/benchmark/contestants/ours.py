@@ -1,13 +1,21 @@
 """
-Ours: ``ours:async`` with ``async def`` handlers, ``ours:threads`` with plain ones on eight threads and prefetch.
+Ours: ``ours:async`` with ``async def`` handlers, ``ours:threads`` with plain ones on eight threads and prefetch; and
+``ours:command``, which is the first one by ``brooq-worker run``.
 
-All settings but the number of slots, and of jobs that wait for one, are the defaults.
+All settings but the number of slots, and of jobs that wait for one, are the defaults; where jobs fail, so is not the
+pause before the next attempt.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import asdict
 from importlib.metadata import version
 from typing import Final, Literal, cast
 
@@ -17,13 +25,19 @@ from sqlalchemy.orm import Session
 
 import sqlalchemy_brooq as brooq
 from sqlalchemy_brooq.model import metadata
-from tests.benchmark.contestants import Contestant, Gate, InOurTable, Kind
+from tests.benchmark.contestants import Contestant, Gate, InOurTable, Kind, Rates
 from tests.benchmark.marks import Marks
 from tests.benchmark.orders import TOPIC, Bulk, Single, Work
+
+Variant = Literal["async", "threads", "command"]
 
 THREADS: Final = 8
 BATCH: Final = 10_000
 """Jobs in a transaction of a bulk enqueue."""
+BACKOFF: Final = "100ms"
+ORDER_VARIABLE: Final = "BROOQ_BENCH_ORDER"
+"""How ``brooq-worker run`` is told what the process is to do."""
+COMMAND: Final = (sys.executable, "-c", "from sqlalchemy_brooq.cli import main; main(prog_name='brooq-worker')", "run")
 
 
 class Ours(InOurTable):
@@ -31,7 +45,9 @@ class Ours(InOurTable):
     This library.
     """
 
-    def __init__(self, kind: Literal["async", "threads"]) -> None:
+    rates = Rates(100_000, 2_800, 42_000)
+
+    def __init__(self, kind: Variant) -> None:
         self.name = f"ours, {kind}"
         self.kind: Kind = kind
 
@@ -44,21 +60,13 @@ class Ours(InOurTable):
         engine.dispose()
 
     def work(self, order: Work, marks: Marks, gate: Gate) -> None:
-        engine = create_engine(order.url)
-        queue = brooq.Queue(engine, self._config(order.slots), registry=CollectorRegistry())
-        mark = marks.stamp if order.timed else marks.mark
-
-        async def handle(claim: brooq.Claim) -> None:
-            mark(claim.payload["n"])
-
-        def handle_on_thread(claim: brooq.Claim) -> None:
-            mark(claim.payload["n"])
-
-        queue.register(TOPIC, handle if self.kind == "async" else handle_on_thread)
+        if self.kind == "command":
+            _run_command(order, gate)
+            return
+        queue = make_queue(order, marks, plain=self.kind == "threads")
         gate.wait()
         with queue:
             gate.ended.wait()
-        engine.dispose()
 
     def single(self, order: Single, marks: Marks | None, gate: Gate) -> dict[str, float]:
         engine = create_engine(order.url)
@@ -101,12 +109,97 @@ class Ours(InOurTable):
         engine.dispose()
         return {"seconds": seconds, "building": building}
 
-    def _config(self, slots: int | None) -> brooq.Config:
-        if slots is None:
-            return brooq.Config()
-        if self.kind == "async":
-            return brooq.Config(workers=slots)
-        return brooq.Config(workers=min(slots, THREADS), prefetch=max(slots - THREADS, 0))
+
+def make_queue(order: Work, marks: Marks, *, plain: bool = False) -> brooq.Queue:
+    """
+    Return the queue that *order* asks for.
+
+    Args:
+        order: What is to be done.
+        marks: Where the handlers note that they began.
+        plain: Whether they are plain functions, rather than ``async def`` ones.
+    """
+    mark = marks.stamp if order.timed else marks.mark
+    queue = brooq.Queue(create_engine(order.url), _config(order, plain=plain), registry=CollectorRegistry())
+    options = brooq.HandlerOptions(backoff_base=BACKOFF) if order.failing else None
+    last = step_topic(order.steps)
+    queue.register(last, (_plain if plain else _async)(order, mark), options)
+    for step in range(1, order.steps):
+        queue.register(step_topic(step), _first(step_topic(step + 1)))
+    return queue
+
+
+def step_topic(step: int) -> str:
+    """
+    Return the topic of a chain's step, counted from 1.
+    """
+    return TOPIC if step == 1 else f"{TOPIC}.{step}"
+
+
+def _config(order: Work, *, plain: bool) -> brooq.Config:
+    if order.slots is None:
+        return brooq.Config()
+    if order.seconds or not plain:
+        return brooq.Config(workers=order.slots)
+    return brooq.Config(workers=min(order.slots, THREADS), prefetch=max(order.slots - THREADS, 0))
+
+
+def _async(order: Work, mark: Callable[[int], None]) -> Callable[[brooq.Claim], Awaitable[None]]:
+    """
+    Return the handler; what it isn't asked to do doesn't cost it a look.
+    """
+    if not order.seconds and not order.failing:
+
+        async def handle(claim: brooq.Claim) -> None:
+            mark(claim.payload["n"])
+
+        return handle
+
+    async def wait_or_fail(claim: brooq.Claim) -> None:
+        _fail_first(order, claim)
+        mark(claim.payload["n"])
+        if order.seconds:
+            await asyncio.sleep(order.seconds)
+
+    return wait_or_fail
+
+
+def _plain(order: Work, mark: Callable[[int], None]) -> Callable[[brooq.Claim], None]:
+    if not order.seconds and not order.failing:
+
+        def handle(claim: brooq.Claim) -> None:
+            mark(claim.payload["n"])
+
+        return handle
+
+    def wait_or_fail(claim: brooq.Claim) -> None:
+        _fail_first(order, claim)
+        mark(claim.payload["n"])
+        if order.seconds:
+            time.sleep(order.seconds)
+
+    return wait_or_fail
+
+
+def _fail_first(order: Work, claim: brooq.Claim) -> None:
+    if order.failing and claim.attempt == 1 and claim.payload["n"] % order.failing == 0:
+        raise RuntimeError("a first attempt that fails")
+
+
+def _first(following: str) -> Callable[[brooq.Claim], Awaitable[None]]:
+    async def chain(claim: brooq.Claim) -> None:
+        claim.chain(brooq.Job(following, claim.payload))
+
+    return chain
+
+
+def _run_command(order: Work, gate: Gate) -> None:
+    arguments = ["tests.benchmark.program:queue", "--listen", "off", "--processes", str(order.processes)]
+    gate.wait()
+    environment = {**os.environ, ORDER_VARIABLE: json.dumps(asdict(order))}
+    with subprocess.Popen([*COMMAND, *arguments, "--log-level", "warning"], env=environment) as process:
+        gate.ended.wait()
+        process.terminate()
 
 
 def batches(count: int) -> Iterator[range]:
@@ -119,8 +212,8 @@ def batches(count: int) -> Iterator[range]:
 
 def make(variant: str) -> Contestant:
     """
-    Return the contestant with ``async`` or ``threads``.
+    Return the contestant with ``async``, ``threads`` or ``command``.
     """
-    if variant not in {"async", "threads"}:
-        raise ValueError(f"ours:{variant} is no contestant: there are ours:async and ours:threads")
-    return Ours(cast(Literal["async", "threads"], variant))
+    if variant not in {"async", "threads", "command"}:
+        raise ValueError(f"ours:{variant} is no contestant: there are ours:async, ours:threads and ours:command")
+    return Ours(cast(Variant, variant))

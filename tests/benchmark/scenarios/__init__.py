@@ -5,7 +5,7 @@ What is measured: a module for each scenario, and what they have in common.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from tests.benchmark.contestants import Contestant, Kind
@@ -20,10 +20,12 @@ class Case:
     Args:
         name: As it stands in the table.
         against: The name of the case that this one is divided by.
+        peers: Whether other queues take part.
     """
 
     name: str
     against: str | None = None
+    peers: bool = field(default=True, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -81,13 +83,38 @@ def everything() -> dict[str, Scenario]:
     """
     Return all scenarios by their names.
     """
-    from tests.benchmark.scenarios import backlog, bulk, drain, history, idle, memory, pickup, single, snapshot, wal
+    from tests.benchmark.scenarios import (
+        backlog,
+        bulk,
+        chains,
+        command,
+        commits,
+        drain,
+        flow,
+        handlers,
+        history,
+        idle,
+        memory,
+        pickup,
+        queues,
+        retries,
+        single,
+        snapshot,
+        wal,
+    )
 
     found: list[Scenario] = [
+        queues.Queues(),
         drain.Drain(),
         pickup.Pickup(),
+        flow.Flow(),
         bulk.Bulk(),
         single.Single(),
+        handlers.Handlers(),
+        retries.Retries(),
+        commits.Commits(),
+        chains.Chains(),
+        command.Command(),
         history.History(),
         backlog.Backlog(),
         snapshot.Snapshot(),

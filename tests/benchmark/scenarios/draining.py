@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypedDict, Unpack
 
 from tests.benchmark.children import Child, running
 from tests.benchmark.contestants import Contestant
@@ -21,6 +21,19 @@ from tests.benchmark.servers import Database
 TICK: Final = 0.002
 LIMIT: Final = 60.0
 """Seconds after which what was done so far is taken for the rate."""
+
+
+Watch = Callable[[Marks, Child], None]
+
+
+class Handling(TypedDict, total=False):
+    """
+    What handlers do besides marking their job; see `Work`.
+    """
+
+    seconds: float
+    failing: int
+    steps: int
 
 
 @dataclass(frozen=True)
@@ -52,7 +65,8 @@ def drain(
     count: int,
     slots: int,
     processes: int = 1,
-    watch: Callable[[Marks, Child], None] = lambda _marks, _child: None,
+    watch: Watch = lambda _marks, _child: None,
+    **handling: Unpack[Handling],
 ) -> Drained:
     """
     Let workers run the *count* jobs that are ready in *database*.
@@ -64,21 +78,42 @@ def drain(
         slots: How many each process may hold at a time.
         processes: How many.
         watch: Is called again and again, with the first process.
+        handling: What the handlers do, as in `Work`.
     """
     with marks_for(count) as (path, marks):
-        order = Work(database.url, path, count, slots)
+        order = Work(database.url, path, count, slots, **handling)
         with running(contestant, *[order] * processes) as children:
             before = database.wal()
             for child in children:
                 child.go()
-            limit = time.monotonic() + LIMIT
-            while not marks.all_begun() and time.monotonic() < limit:
-                watch(marks, children[0])
-                for child in children:
-                    child.check()
-                time.sleep(TICK)
-            while database.is_true(contestant.unsettled) and time.monotonic() < limit:
-                time.sleep(TICK)
-            ended = time.monotonic()
-            done = count if marks.all_begun() else marks.count()
-            return Drained(done / (ended - marks.began), (database.wal() - before) / done)
+            return finish(database, contestant, marks, count, before, children, watch)
+
+
+def finish(
+    database: Database,
+    contestant: Contestant,
+    marks: Marks,
+    count: int,
+    before: int,
+    children: Sequence[Child],
+    watch: Watch = lambda _marks, _child: None,
+) -> Drained:
+    """
+    Wait until all *count* jobs are settled, and return what it took.
+
+    Args:
+        before: The write-ahead log at the beginning.
+    """
+    limit = time.monotonic() + LIMIT
+    while not marks.all_begun() and time.monotonic() < limit:
+        watch(marks, children[0])
+        for child in children:
+            child.check()
+        time.sleep(TICK)
+    while database.is_true(contestant.unsettled) and time.monotonic() < limit:
+        time.sleep(TICK)
+    ended = time.monotonic()
+    done = count if marks.all_begun() else marks.count()
+    if not done:
+        raise TimeoutError(f"no job has begun within {LIMIT:g} s")
+    return Drained(done / (ended - marks.began), (database.wal() - before) / done)

@@ -20,7 +20,8 @@ from tests.benchmark.servers import Database, Lab
 
 CALM: Final = 1.0
 """Seconds after which a worker that has started is idle."""
-PATIENCE: Final = 10.0
+PATIENCE: Final = 20.0
+"""Seconds after the last job was enqueued until the worker must have begun all."""
 
 
 @dataclass(frozen=True)
@@ -36,34 +37,59 @@ class Pickup:
 
     name = "pickup"
     title = "Pickup by an idle worker, default settings"
-    kinds: frozenset[Kind] = frozenset({"async", "threads", "loop"})
+    kinds: frozenset[Kind] = frozenset({"async", "threads", "loop", "peer"})
     figures: Sequence[Figure] = (Figure("p50 ms", 2), Figure("p99 ms", 2), Figure("longest ms", 2))
 
     def cases(self) -> Sequence[Case]:
-        return [_Case("10 jobs/s"), _Case("a job each 1.7 s", None, 12, 1.7)]
+        return [_Case("10 jobs/s"), _Case("a job each 1.7 s", None, 12, 1.7, peers=False)]
 
     def measure(self, lab: Lab, contestant: Contestant, case: Case, scale: float) -> Mapping[str, float]:
         assert isinstance(case, _Case)
         count = scaled(case.count, scale, least=5)
-        with (
-            lab.database(contestant) as database,
-            marks_for(count) as (sent_path, sent),
-            marks_for(count) as (begun_path, begun),
-            running(contestant, Work(database.url, begun_path, count, timed=True)) as (worker,),
-        ):
-            worker.go()
-            _await_calm(database)
-            carry_out(contestant, Single(database.url, count, pause=case.pause, marks=sent_path))
-            _await_all(begun, worker)
-            waits = [(to - from_) * 1000 for from_, to in zip(sent.moments(), begun.moments(), strict=True)]
-        return {
-            "p50 ms": median(waits),
-            "p99 ms": quantiles(waits, n=100, method="inclusive")[-1],
-            "longest ms": max(waits),
-        }
+        milliseconds, _ = measure_waits(lab, contestant, count, case.pause)
+        return spread(milliseconds)
 
 
-def _await_calm(database: Database) -> None:
+def spread(milliseconds: Sequence[float]) -> dict[str, float]:
+    """
+    Return the figures of latencies.
+    """
+    return {
+        "p50 ms": median(milliseconds),
+        "p99 ms": quantiles(milliseconds, n=100, method="inclusive")[-1],
+        "longest ms": max(milliseconds),
+    }
+
+
+def measure_waits(
+    lab: Lab, contestant: Contestant, count: int, pause: float, slots: int | None = None, steps: int = 1
+) -> tuple[Sequence[float], float]:
+    """
+    Let a worker run jobs that arrive one by one; return the milliseconds that each waited, and the jobs per second.
+
+    Args:
+        lab: Where.
+        contestant: Whose worker and producer.
+        count: How many jobs.
+        pause: Seconds between two of them.
+        slots: How many the worker may hold; ``None`` leaves its settings at their defaults.
+        steps: How many jobs follow each other in a chain; the last one's start counts.
+    """
+    with (
+        lab.database(contestant) as database,
+        marks_for(count) as (sent_path, sent),
+        marks_for(count) as (begun_path, begun),
+        running(contestant, Work(database.url, begun_path, count, slots, timed=True, steps=steps)) as (worker,),
+    ):
+        worker.go()
+        await_calm(database)
+        took = carry_out(contestant, Single(database.url, count, pause=pause, marks=sent_path))
+        _await_all(begun, worker)
+        pairs = zip(sent.moments(), begun.moments(), strict=True)
+        return [(to - from_) * 1000 for from_, to in pairs], count / took["seconds"]
+
+
+def await_calm(database: Database) -> None:
     """
     Wait until the worker is connected and has done what it does at its start.
     """

@@ -15,7 +15,7 @@ from tests.benchmark.orders import Single as Order
 from tests.benchmark.scenarios import Case, Figure, scaled
 from tests.benchmark.servers import Lab
 
-COUNT: Final = 6_000
+SECONDS: Final = 1.5
 
 
 @dataclass(frozen=True)
@@ -25,20 +25,20 @@ class _Case(Case):
 
 class Single:
     """
-    Jobs per second. Bare SQL has one way only, an INSERT that commits by itself.
+    Jobs per second. Bare SQL has one way only, an INSERT that commits by itself, and the peers have their own.
     """
 
     name = "single"
     title = "Single enqueue"
-    kinds: frozenset[Kind] = frozenset({"async", "loop"})
+    kinds: frozenset[Kind] = frozenset({"async", "loop", "peer"})
     figures: Sequence[Figure] = (Figure("jobs/s"), Figure("WAL B/job"))
 
     def cases(self) -> Sequence[Case]:
-        return [_Case("queue.enqueue"), _Case("session.add, commit", door="session")]
+        return [_Case("queue.enqueue"), _Case("session.add, commit", door="session", peers=False)]
 
     def measure(self, lab: Lab, contestant: Contestant, case: Case, scale: float) -> Mapping[str, float]:
         assert isinstance(case, _Case)
-        count = scaled(COUNT, scale)
+        count = scaled(round(contestant.rates.single * SECONDS), scale)
         with lab.database(contestant) as database:
             database.settle_down()
             before = database.wal()
