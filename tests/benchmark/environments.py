@@ -27,6 +27,8 @@ COMPLETE: Final = "complete.json"
 """Is written last: an environment without it was left half-made."""
 NEWER: Final = ("python3.13", "python3.12", "python3.14", "python3")
 PATIENCE: Final = 600.0
+_REFUSED: Final[dict[Path, str]] = {}
+"""What couldn't be made in this run, and why: it isn't tried again for each measurement."""
 _ASK_VERSION: Final = "import sys; print(*sys.version_info[:3], sep='.')"
 
 
@@ -58,9 +60,16 @@ class Environment:
         Raises:
             CannotBeMade: There is no Python for it, or pip couldn't install what belongs into it.
         """
-        with _locked(self.folder):
-            if not (self.folder / COMPLETE).exists():
-                self._make()
+        folder = self.folder
+        if folder in _REFUSED:
+            raise CannotBeMade(_REFUSED[folder])
+        try:
+            with _locked(folder):
+                if not (folder / COMPLETE).exists():
+                    self._make()
+        except CannotBeMade as trouble:
+            _REFUSED[folder] = str(trouble)
+            raise
         return str(self._interpreter)
 
     def versions(self) -> Mapping[str, str]:

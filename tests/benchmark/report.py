@@ -11,16 +11,19 @@ import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from statistics import median
+from typing import Final
 
 from tests.benchmark.contestants import Contestant
+from tests.benchmark.environments import CannotBeMade
 from tests.benchmark.runner import Plan, Result
 from tests.benchmark.scenarios import Figure, Scenario
 from tests.benchmark.servers import Lab
 
-YARDSTICK = "bare SQL"
+YARDSTICKS: Final = ("bare SQL", "pgqueuer, asyncpg")
+"""Whom the others are divided by, where they take part."""
 
 
-def about(plan: Plan, lab: Lab) -> dict[str, str]:
+def about(contestants: Iterable[Contestant], plans: Sequence[Plan], lab: Lab) -> dict[str, str]:
     """
     Return what a reader has to know to judge the figures.
     """
@@ -28,16 +31,26 @@ def about(plan: Plan, lab: Lab) -> dict[str, str]:
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}",
         "Python": platform.python_version(),
-        **_versions(plan.contestants),
+        **_versions(contestants),
         **{"PostgreSQL" if name == "server_version" else name: value for name, value in lab.settings().items()},
-        "repetitions": str(plan.repeat),
-        "scale": f"{plan.scale:g}",
+        "repetitions": _distinct(f"{plan.repeat}" for plan in plans),
+        "scale": _distinct(f"{plan.scale:g}" for plan in plans),
         "load at the start": f"{os.getloadavg()[0]:.1f}",
     }
 
 
 def _versions(contestants: Iterable[Contestant]) -> Mapping[str, str]:
-    return {name: version for contestant in contestants for name, version in contestant.versions().items()}
+    found: dict[str, str] = {}
+    for contestant in contestants:
+        try:
+            found |= contestant.versions()
+        except CannotBeMade as trouble:
+            found[contestant.name] = f"can't take part: {trouble}"
+    return found
+
+
+def _distinct(values: Iterable[str]) -> str:
+    return " to ".join(dict.fromkeys((min(found := sorted(set(values))), max(found))))
 
 
 def tables(facts: Mapping[str, str], results: Sequence[Result], scenarios: Mapping[str, Scenario]) -> Iterator[str]:
@@ -49,26 +62,36 @@ def tables(facts: Mapping[str, str], results: Sequence[Result], scenarios: Mappi
         own = [result for result in results if result.scenario == name]
         if own:
             yield from ("", f"### {scenario.title}", "")
-            yield from _table(scenario, own)
-            yield from (f"- {one.contestant}, {one.case}: {one.error}" for one in own if one.error)
+            yield from table(scenario, own)
+            yield from errors(own)
 
 
-def _table(scenario: Scenario, results: Sequence[Result]) -> Iterator[str]:
+def errors(results: Sequence[Result]) -> Iterator[str]:
+    """
+    Yield a line for each measurement that failed, once.
+    """
+    yield from dict.fromkeys(f"- {one.contestant}, {one.case}: {one.error}" for one in results if one.error)
+
+
+def table(scenario: Scenario, results: Sequence[Result]) -> Iterator[str]:
+    """
+    Yield the lines of a scenario's table.
+    """
     against = {case.name: case.against for case in scenario.cases()}
-    bare = any(one.contestant == YARDSTICK for one in results)
+    measured = {one.case for one in results}
+    yardsticks = [name for name in YARDSTICKS if any(one.contestant == name for one in results)]
+    bases = [*dict.fromkeys(base for case, base in against.items() if base in measured and case in measured)]
     first = scenario.figures[0]
-    head = ["", "", *(figure.name for figure in scenario.figures)]
-    head += [f"÷ {YARDSTICK}"] * bare + ["÷ " + name for name in dict.fromkeys(filter(None, against.values()))]
+    head = ["", "", *(figure.name for figure in scenario.figures), *(f"÷ {name}" for name in yardsticks + bases)]
     yield _row(head)
     yield "|---|---|" + "--:|" * (len(head) - 2)
     for case, contestant in dict.fromkeys((one.case, one.contestant) for one in _in_order(results, list(against))):
-        own = _pick(results, case, contestant)
-        cells = [case, contestant, *(_spread(own, figure) for figure in scenario.figures)]
-        if bare:
-            cells.append(_ratio(own, _pick(results, case, YARDSTICK), first) if contestant != YARDSTICK else "")
-        base = against.get(case)
-        if any(against.values()):
-            cells.append(_ratio(own, _pick(results, base, contestant), first) if base else "")
+        own = pick(results, case, contestant)
+        cells = [case, contestant, *(spread(own, figure) for figure in scenario.figures)]
+        cells += ["" if contestant == name else _ratio(own, pick(results, case, name), first) for name in yardsticks]
+        cells += [
+            _ratio(own, pick(results, base, contestant), first) if against.get(case) == base else "" for base in bases
+        ]
         yield _row(cells)
 
 
@@ -76,7 +99,10 @@ def _in_order(results: Sequence[Result], cases: Sequence[str]) -> Sequence[Resul
     return sorted(results, key=lambda one: cases.index(one.case) if one.case in cases else len(cases))
 
 
-def _pick(results: Sequence[Result], case: str, contestant: str) -> dict[int, Mapping[str, float]]:
+def pick(results: Sequence[Result], case: str, contestant: str) -> dict[int, Mapping[str, float]]:
+    """
+    Return the figures of a contestant's case, by the repetition.
+    """
     return {
         one.repetition: one.figures
         for one in results
@@ -84,17 +110,29 @@ def _pick(results: Sequence[Result], case: str, contestant: str) -> dict[int, Ma
     }
 
 
-def _spread(own: Mapping[int, Mapping[str, float]], figure: Figure) -> str:
+def spread(own: Mapping[int, Mapping[str, float]], figure: Figure) -> str:
+    """
+    Return the median of a figure, and what lies around it.
+    """
     values = [figures[figure.name] for figures in own.values() if figure.name in figures]
     return _summary(values, lambda value: f"{value:,.{figure.digits}f}")
 
 
 def _ratio(own: Mapping[int, Mapping[str, float]], other: Mapping[int, Mapping[str, float]], figure: Figure) -> str:
     """
-    Return the quotient, of what was measured in the same repetition.
+    Return the quotient, and what lies around it.
     """
-    pairs = [(own[turn][figure.name], other[turn][figure.name]) for turn in own if turn in other]
-    return _summary([value / base for value, base in pairs if base], lambda value: f"{value:.2f}")
+    return _summary(quotients(own, other, figure.name, figure.name), lambda value: f"{value:.2f}")
+
+
+def quotients(
+    own: Mapping[int, Mapping[str, float]], other: Mapping[int, Mapping[str, float]], figure: str, base: str
+) -> list[float]:
+    """
+    Return the quotients of two figures, each of what was measured in the same repetition.
+    """
+    pairs = [(own[turn].get(figure), other[turn].get(base)) for turn in own if turn in other]
+    return [upper / lower for upper, lower in pairs if upper is not None and lower]
 
 
 def _summary(values: Sequence[float], shown: Callable[[float], str]) -> str:
