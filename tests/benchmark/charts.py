@@ -172,7 +172,7 @@ def _paint_latencies(axes: Axes, results: Sequence[Result]) -> None:
     axes.margins(x=0.15)
     axes.xaxis.set_major_formatter("{x:,g}")
     axes.set_yticks([where for where, _ in ticks], [name for _, name in ticks])
-    axes.invert_yaxis()
+    axes.set_ylim(place, -1)  # downwards, with room for the first heading
     axes.set_title(
         "From the producer's commit to the handler's start, ms: p50 (dot) and p99 (bar)", loc="left", fontsize=12
     )
@@ -185,7 +185,7 @@ def _paint_flat(axes: Axes, results: Sequence[Result]) -> None:
     axes.barh(places, [bar.value for bar in bars], color=OURS[0], height=0.5, xerr=spans, error_kw={"ecolor": INK})
     axes.axvline(1, color=INK, lw=1, ls="--")
     for place, bar in zip(places, bars, strict=True):
-        axes.annotate(f" {bar.value:.2f}", (bar.high, place), va="center", fontsize=9)
+        axes.annotate(f"{bar.value:.2f}", (0.01, place), va="center", fontsize=10, color="white", weight="bold")
     axes.set_yticks(places, [bar.label for bar in bars])
     axes.set_xlim(0, max([1.15, *(bar.high + 0.1 for bar in bars)]))
     axes.invert_yaxis()

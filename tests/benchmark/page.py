@@ -90,7 +90,7 @@ def section(name: str, document: Mapping[str, Any]) -> str:
 
 def _scenario(name: str, results: Sequence[Result]) -> Iterator[str]:
     own = [one for one in results if one.scenario == name]
-    yield from table(everything()[name], own)
+    yield from table(everything()[name], own) if own else ("Not measured in this series.",)
     if failed := [*errors(own)]:
         yield from ("", *failed)
     yield from ("", *_command(PARTS[name].command()))

@@ -50,7 +50,8 @@ def _versions(contestants: Iterable[Contestant]) -> Mapping[str, str]:
 
 
 def _distinct(values: Iterable[str]) -> str:
-    return " to ".join(dict.fromkeys((min(found := sorted(set(values))), max(found))))
+    found = sorted(set(values), key=float)
+    return " to ".join(dict.fromkeys([*found[:1], *found[-1:]]))
 
 
 def tables(facts: Mapping[str, str], results: Sequence[Result], scenarios: Mapping[str, Scenario]) -> Iterator[str]:
