@@ -135,7 +135,7 @@ def carry_out(
         file: Where it is written, also if Ctrl-C ends it.
     """
     document: dict[str, Any] = {"about": {}, "results": []}
-    with _kept(document, file), Lab(url) as lab:
+    with Lab(url) as lab, _kept(document, file):
         document["about"] = report.about(contestants, plans, lab)
         for plan in plans:
             for result in run(plan, lab):

@@ -16,7 +16,7 @@ from tests.benchmark.servers import Lab
 
 COUNT: Final = 200_000
 """At most."""
-SECONDS: Final = 1.5
+SECONDS: Final = 1.2
 
 
 @dataclass(frozen=True)

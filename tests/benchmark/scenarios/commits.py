@@ -23,7 +23,7 @@ from tests.benchmark.scenarios.draining import drain
 from tests.benchmark.scenarios.queues import SLOTS
 from tests.benchmark.servers import Database, Lab
 
-SECONDS: Final = 1.5
+SECONDS: Final = 1.0
 ENQUEUED: Final = 200
 PROBES: Final = 50
 

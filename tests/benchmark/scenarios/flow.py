@@ -12,7 +12,7 @@ from tests.benchmark.scenarios import Case, Figure, scaled
 from tests.benchmark.scenarios.pickup import measure_waits, spread
 from tests.benchmark.servers import Lab
 
-COUNT: Final = 5_000
+COUNT: Final = 3_000
 PAUSE: Final = 0.001
 SLOTS: Final = 100
 """Of ours; the peers have the settings that are best for a backlog."""

@@ -13,7 +13,7 @@ from tests.benchmark.scenarios import Case, Figure, scaled
 from tests.benchmark.scenarios.draining import drain
 from tests.benchmark.servers import Lab
 
-SECONDS: Final = 2.5
+SECONDS: Final = 2.0
 SLOTS: Final = 1_000
 """Of ours, and more than bare SQL takes at a time; the peers have settings of their own."""
 
