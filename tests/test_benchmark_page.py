@@ -67,6 +67,13 @@ def test_figures_that_nobody_knows_are_refused(published: dict[str, Any]) -> Non
         page.section("weather", published)
 
 
+@pytest.mark.parametrize(("scale", "warns"), [("0.015 to 0.03", True), ("0.5 to 1", False), ("1", False)])
+def test_a_series_at_a_small_scale_says_so(published: dict[str, Any], scale: str, warns: bool) -> None:
+    published["about"]["scale"] = scale
+
+    assert ("a look around" in page.section("about", published)) is warns
+
+
 def test_a_goal_is_a_quotient_within_a_repetition() -> None:
     goal = next(goal for goal in goals.GOALS if goal.text == "drain, `async def` ÷ pgqueuer on asyncpg")
     measured = results(

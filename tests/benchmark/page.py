@@ -59,6 +59,8 @@ AS_OBJECTS: Final = (
     Column("", "single", "session.add, commit", _RATE),
 )
 """What stands in the first columns of a second row of ours."""
+SERIOUS: Final = 0.5
+"""The scale below which a series says little."""
 OVERVIEW_PARTS: Final = ("queues", "bulk", "single", "pickup")
 
 
@@ -106,6 +108,11 @@ def _command(command: str) -> Iterator[str]:
 def _about(about: Mapping[str, str], _results: Sequence[Result]) -> Iterator[str]:
     own = {name: value for name, value in about.items() if not name.startswith("beside ")}
     yield "; ".join(f"{name} {value}" for name, value in own.items()) + "."
+    if float(about["scale"].split(" to ")[-1]) < SERIOUS:
+        yield from (
+            "",
+            "**This was a look around, at a small scale: its figures show the form of this page only.**",
+        )
 
 
 def _peers(about: Mapping[str, str], _results: Sequence[Result]) -> Iterator[str]:
