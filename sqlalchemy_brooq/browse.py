@@ -17,6 +17,7 @@ from uuid import UUID
 from sqlalchemy import Connection, Executable
 from sqlalchemy.exc import OperationalError
 
+from sqlalchemy_brooq.documents import RawJson
 from sqlalchemy_brooq.durations import format_duration
 from sqlalchemy_brooq.errors import BrooqError, JobNotFound
 from sqlalchemy_brooq.kinds import MAX_INTEGER
@@ -61,15 +62,6 @@ class TooSlow(BrooqError, TimeoutError):  # noqa: N818 - names the caller's situ
     """
     The database didn't answer a question in the time that it had.
     """
-
-
-@dataclass(frozen=True, slots=True)
-class RawJson:
-    """
-    A JSON value as its text, which is never decoded here: that could change a number.
-    """
-
-    text: str
 
 
 class Replay(NamedTuple):
@@ -228,13 +220,13 @@ def jobs(
     """
     while limit > 0:
         size = min(limit, PAGE)
-        rows = _ask(transactions, browsing.page(wanted, private, after=after), {"limit": size}, budget)
+        rows = ask(transactions, browsing.page(wanted, private, after=after), {"limit": size}, budget)
         if rows is None:
             raise TooSlow(
                 f"finding these jobs took longer than {format_duration(budget)}, and was given up: ask for a state or"
                 " a topic, for what ended lately, or give it more time"
             )
-        yield from map(_view, rows)
+        yield from map(view, rows)
         if len(rows) < size:
             return
         limit, after = limit - size, rows[-1].id
@@ -256,7 +248,7 @@ def job(connection: Connection, job_id: UUID, *, payload: bool = True, pretty: b
     row = connection.execute(browsing.one(payload=payload, pretty=pretty), {"job_id": job_id}).one_or_none()
     if row is None:
         raise JobNotFound(job_id)
-    return _view(row)
+    return view(row)
 
 
 def stats(transactions: Transactions, topics: Collection[str] = (), *, budget: timedelta) -> list[TopicStats]:
@@ -273,7 +265,7 @@ def stats(transactions: Transactions, topics: Collection[str] = (), *, budget: t
     found: dict[str, TopicStats] = {}
     unknown: list[str] = []
     for names, statement, parameters in _counts(Filter(topics=tuple(topics))):
-        rows = _ask(transactions, statement, parameters, budget)
+        rows = ask(transactions, statement, parameters, budget)
         if rows is None:
             unknown += names
         for row in rows or ():
@@ -308,11 +300,11 @@ def _add(stats: TopicStats, names: Collection[str], row: Any) -> None:
         setattr(stats, name, value)
 
 
-def _ask(
+def ask(
     transactions: Transactions, statement: Executable, parameters: Mapping[str, Any], budget: timedelta
 ) -> Sequence[Any] | None:
     """
-    Return the rows of an answer; ``None`` where the database took longer than *budget*.
+    Return the rows of an answer in a transaction of its own; ``None`` where the database took longer than *budget*.
     """
     try:
         with transactions() as connection:
@@ -324,7 +316,10 @@ def _ask(
         raise
 
 
-def _view(row: Any) -> JobView:
+def view(row: Any) -> JobView:
+    """
+    Return the job that a row tells of, which has at least the columns of `browsing.described`.
+    """
     found = row._mapping  # noqa: SLF001 - SQLAlchemy's public name for it
     replay = found.get("replay_id")
     return JobView(

@@ -16,7 +16,8 @@ from sqlalchemy import URL, Engine, text
 
 from sqlalchemy_brooq.browse import RawJson
 from sqlalchemy_brooq.cli.database import database_engine
-from sqlalchemy_brooq.cli.printing import brief, cut, exact, safe, to_json, width
+from sqlalchemy_brooq.cli.printing import brief, cut, exact, safe, width
+from sqlalchemy_brooq.documents import to_json
 from tests.catalogs import run_sql
 from tests.commands import COMMAND, Terminal, answered, brooq_worker, environment, shown
 from tests.servers import ROOT

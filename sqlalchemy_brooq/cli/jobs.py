@@ -26,8 +26,8 @@ from sqlalchemy_brooq.cli.printing import (
     print_json_array,
     room_on_stdout,
     safe,
-    to_json,
 )
+from sqlalchemy_brooq.documents import to_json
 from sqlalchemy_brooq.vocabulary import CLAIMABLE, HELD
 
 HEADER: Final = ("ID", "TOPIC", "STATE", "ATT>", "WHEN>")

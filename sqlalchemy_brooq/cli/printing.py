@@ -7,19 +7,16 @@ an escape sequence. Only a terminal gets lines cut to its width; a pipe gets all
 
 from __future__ import annotations
 
-import json
-import re
 import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from secrets import token_hex
 from typing import Any, Final, TextIO
 
 import click
 
-from sqlalchemy_brooq.browse import RawJson
+from sqlalchemy_brooq.documents import ascii_of, to_json
 
 CUT: Final = "..."
 """Where something was left out."""
@@ -35,7 +32,6 @@ _UNITS: Final = (
     ("s", timedelta(seconds=1)),
 )
 _DELETE: Final = "\x7f"
-_NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]")
 
 
 def speak_any_text() -> None:
@@ -178,25 +174,6 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def to_json(value: Any, *, indent: int | None = None) -> str:
-    """
-    Return *value* as JSON in ASCII, so that it passes any encoding; the `RawJson` in it is taken as it is.
-    """
-    held: dict[str, str] = {}
-
-    def hold(raw: Any) -> str:
-        if not isinstance(raw, RawJson):
-            raise TypeError(f"{type(raw).__name__} has no JSON")
-        token = token_hex(16)
-        held[f'"{token}"'] = _NOT_ASCII.sub(lambda found: _ascii(found[0]), raw.text)
-        return token
-
-    text = json.dumps(value, default=hold, indent=indent)
-    for token, raw in held.items():
-        text = text.replace(token, raw)
-    return text
-
-
 def print_json_array(values: Iterable[Any]) -> None:
     """
     Print *values* as a JSON array, a line for each as it comes.
@@ -225,14 +202,7 @@ def _visible(character: str) -> str:
     """
     if character.isprintable():
         return character
-    return r"\u007f" if character == _DELETE else _ascii(character)
-
-
-def _ascii(character: str) -> str:
-    """
-    Return *character* as JSON writes it in ASCII.
-    """
-    return json.dumps(character)[1:-1]
+    return r"\u007f" if character == _DELETE else ascii_of(character)
 
 
 def _columns(character: str) -> int:

@@ -24,10 +24,8 @@ from sqlalchemy import (
     Uuid,
     and_,
     any_,
-    case,
     cast,
     func,
-    null,
     or_,
     select,
 )
@@ -36,7 +34,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 from sqlalchemy_brooq.model import JOB
 from sqlalchemy_brooq.statements.fence import in_states, leased, literal
-from sqlalchemy_brooq.statements.shapes import readable
+from sqlalchemy_brooq.statements.shapes import known
 from sqlalchemy_brooq.vocabulary import CLAIMABLE, HELD, REPLAY_KEY, TERMINAL, JobState
 
 #: name of what is shown only to who asks for it -> its column; JSON comes as text, exactly as it is stored
@@ -103,7 +101,7 @@ def page(wanted: Filter, private: Collection[str] = (), *, after: UUID | None = 
     rest = [] if after is None else [JOB.c.id < after]
     shown = (column for name, column in PRIVATE.items() if name in private)
     return (
-        select(*_described(), *shown)
+        select(*described(), *shown)
         .where(*rest, *wanted.conditions())
         .order_by(JOB.c.id.desc())
         .limit(bind("limit", type_=Integer))
@@ -124,7 +122,7 @@ def one(*, payload: bool, pretty: bool) -> Select[Any]:
     shown = [PRIVATE["key"], PRIVATE["error"], *(documents.values() if payload else ())]
     noted = (JOB.c.meta[name].astext.label(name) for name in ("chained_by", "replays"))
     return (
-        select(*_described(), *shown, *noted, replay.c.id.label("replay_id"), replay.c.state.label("replay_state"))
+        select(*described(), *shown, *noted, replay.c.id.label("replay_id"), replay.c.state.label("replay_state"))
         .select_from(JOB.outerjoin(replay, is_replay))
         .where(JOB.c.id == bind("job_id", type_=Uuid))
     )
@@ -181,12 +179,12 @@ def _by_topic(*counts: ColumnElement[int], where: Collection[ColumnElement[bool]
     return select(JOB.c.topic, *counts).where(*where).group_by(JOB.c.topic)
 
 
-def _described() -> tuple[ColumnElement[Any], ...]:
+def described() -> tuple[ColumnElement[Any], ...]:
     """
     Return what every answer about a job has, and the moment at which it was asked.
     """
     plain = (JOB.c[name] for name in ("id", "topic", "priority", "state", "attempts", "requeues", "locked_by"))
-    return *plain, *(_known(JOB.c[name]) for name in _MOMENTS), func.now().label("asked_at")
+    return *plain, *(known(JOB.c[name]).label(name) for name in _MOMENTS), func.now().label("asked_at")
 
 
 def _standing(states: frozenset[JobState]) -> ColumnElement[bool]:
@@ -199,10 +197,3 @@ def _standing(states: frozenset[JobState]) -> ColumnElement[bool]:
 
 def _ago(duration: timedelta) -> ColumnElement[datetime]:
     return func.now() - cast(duration, Interval)
-
-
-def _known(moment: ColumnElement[datetime]) -> ColumnElement[datetime]:
-    """
-    Return *moment* as Python can read it, where there is one.
-    """
-    return case((moment.is_(None), null()), else_=readable(moment)).label(moment.key)

@@ -18,10 +18,12 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     Uuid,
+    case,
     cast,
     column,
     func,
     literal_column,
+    null,
 )
 from sqlalchemy import bindparam as bind
 from sqlalchemy.dialects.postgresql import ARRAY
@@ -115,3 +117,10 @@ def readable(moment: ColumnElement[datetime]) -> ColumnElement[datetime]:
     """
     first, last = (cast(literal_column(f"'{year}-06-01Z'"), MOMENT) for year in ("0001", "9999"))
     return func.greatest(func.least(moment, last, type_=MOMENT), first, type_=MOMENT)
+
+
+def known(moment: ColumnElement[datetime]) -> ColumnElement[datetime]:
+    """
+    Return *moment* as Python can read it, where there is one.
+    """
+    return case((moment.is_(None), null()), else_=readable(moment))

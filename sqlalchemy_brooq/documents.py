@@ -1,0 +1,146 @@
+"""
+JSON as text: values that are never decoded, since that could change a number, and what is hidden in them.
+
+Knows nothing of jobs, nor who may see what.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from secrets import token_hex
+from typing import Any, Final
+
+HIDDEN: Final = "•••"
+"""What stands in the place of a value that is not shown."""
+
+_NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]")
+_TOKEN: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"|[{}\[\],:]|[^\s{}\[\],:"]++')
+"""A token of JSON, which is known to be valid; what lies between two is white space."""
+_SEPARATORS: Final = (",", ":")
+_BEGINNINGS: Final = ("{", "[")
+_ENDS: Final = ("}", "]")
+
+
+@dataclass(frozen=True, slots=True)
+class RawJson:
+    """
+    A JSON value as its text, which is never decoded here: that could change a number.
+    """
+
+    text: str
+
+
+def to_json(value: Any, *, indent: int | None = None) -> str:
+    """
+    Return *value* as JSON in ASCII, so that it passes any encoding; the `RawJson` in it is taken as it is.
+    """
+    held: dict[str, str] = {}
+
+    def hold(raw: Any) -> str:
+        if not isinstance(raw, RawJson):
+            raise TypeError(f"{type(raw).__name__} has no JSON")
+        token = token_hex(16)
+        held[token] = _NOT_ASCII.sub(lambda found: ascii_of(found[0]), raw.text)
+        return token
+
+    text = json.dumps(value, default=hold, indent=indent)
+    if not held:
+        return text
+    return re.sub(f'"({"|".join(held)})"', lambda found: held[found[1]], text)
+
+
+def ascii_of(character: str) -> str:
+    """
+    Return *character* as JSON writes it in ASCII.
+    """
+    return json.dumps(character)[1:-1]
+
+
+class Masks:
+    """
+    Names of fields whose values are not shown.
+
+    Args:
+        names: A name is hidden wherever it stands, in upper or lower case. One with dots, such as ``card.number``, is a
+            path: it is hidden where these names follow one another; places in arrays don't count.
+    """
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        if isinstance(names, str):
+            raise TypeError(f"masks are several names, such as [{names!r}], not one text")
+        self._paths = frozenset(tuple(name.casefold().split(".")) for name in names)
+        self._lengths = sorted({len(path) for path in self._paths})
+
+    def __bool__(self) -> bool:
+        return bool(self._paths)
+
+    def cover(self, path: Sequence[str]) -> bool:
+        """
+        Tell whether the value that the names of *path* lead to is hidden, by itself or with what it is part of.
+        """
+        names = [name for name in path if not name.isdecimal()]
+        return any(self.end(names[:end]) for end in range(1, len(names) + 1))
+
+    def end(self, path: Sequence[str]) -> bool:
+        """
+        Tell whether the last names of *path* are those of a value that is hidden.
+        """
+        names = tuple(name.casefold() for name in path[-self._lengths[-1] :]) if self._lengths else ()
+        return any(names[-length:] in self._paths for length in self._lengths)
+
+    def applied(self, document: RawJson) -> RawJson:
+        """
+        Return *document* with the values hidden, and otherwise as it is, to the last space.
+        """
+        if not self._paths:
+            return document
+        parts, copied = [], 0
+        for begin, end in _values(document.text, self.end):
+            parts += [document.text[copied:begin], json.dumps(HIDDEN, ensure_ascii=False)]
+            copied = end
+        return RawJson("".join([*parts, document.text[copied:]]))
+
+
+class _Open:
+    """
+    An object or array that is being read.
+    """
+
+    __slots__ = ("awaits_name", "is_object", "name")
+
+    def __init__(self, *, is_object: bool) -> None:
+        self.is_object = self.awaits_name = is_object
+        self.name: str | None = None
+
+
+def _values(text: str, is_wanted: Callable[[Sequence[str]], bool]) -> Iterator[tuple[int, int]]:
+    """
+    Yield where in *text* the values begin and end whose names are wanted; what is within them is not looked at.
+
+    A loop, as JSON may be nested deeper than Python can call functions.
+    """
+    stack: list[_Open] = []
+    wanted: tuple[int, int] | None = None  # how many are open around the value, and where it begins
+    for found in _TOKEN.finditer(text):
+        part = found[0]
+        if part in _SEPARATORS:
+            stack[-1].awaits_name = part == "," and stack[-1].is_object
+            continue
+        if part in _ENDS:
+            stack.pop()
+        elif stack and stack[-1].awaits_name:
+            stack[-1].name, stack[-1].awaits_name = json.loads(part), False
+            continue
+        else:
+            if wanted is None and stack and stack[-1].is_object:
+                path = [one.name for one in stack if one.name is not None]
+                wanted = (len(stack), found.start()) if is_wanted(path) else None
+            if part in _BEGINNINGS:
+                stack.append(_Open(is_object=part == "{"))
+                continue
+        if wanted is not None and wanted[0] == len(stack):
+            yield wanted[1], found.end()
+            wanted = None

@@ -1,0 +1,146 @@
+"""
+Statements of who looks at the table as a whole: what ended when, who holds what, and what retention is about.
+
+All of it is read through the partial indexes, or from what the planner knows; no statement walks through the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from sqlalchemy import (
+    ColumnElement,
+    DateTime,
+    Integer,
+    Interval,
+    Select,
+    TextClause,
+    and_,
+    bindparam,
+    func,
+    literal_column,
+    select,
+    text,
+)
+from sqlalchemy.dialects.postgresql import OID
+
+from sqlalchemy_brooq.model import JOB
+from sqlalchemy_brooq.statements.fence import PROCESSING, in_states, literal
+from sqlalchemy_brooq.statements.shapes import known, readable
+from sqlalchemy_brooq.vocabulary import TERMINAL, JobState
+
+ORIGIN: Final = datetime(2000, 1, 1, tzinfo=UTC)
+"""Where the buckets of a chart begin to be counted, so that they stay where they are as time passes."""
+ENDS: Final = tuple(state for state in JobState if state in TERMINAL)
+
+#: What the planner knows of the states of the rows; none where the table was never analyzed.
+_ESTIMATES: Final = """
+    SELECT state, (reltuples * share)::bigint AS rows
+    FROM pg_catalog.pg_class
+    JOIN pg_catalog.pg_namespace ON pg_namespace.oid = relnamespace
+    JOIN pg_catalog.pg_stats ON schemaname = nspname AND tablename = relname AND attname = 'state' AND NOT inherited
+    CROSS JOIN unnest(most_common_vals::text::text[], most_common_freqs) AS known (state, share)
+    WHERE pg_class.oid = :table AND reltuples > 0
+"""
+_REFERENCES: Final = """
+    SELECT conrelid::regclass::text AS table, conname AS constraint
+    FROM pg_catalog.pg_constraint WHERE contype = 'f' AND confrelid = :table ORDER BY 1, 2
+"""
+
+
+def ended_lately() -> Select[Any]:
+    """
+    Answer with (topic, and a count of each terminal state, twice) of what ended within ``day``, and within ``hour``.
+    """
+    is_new = JOB.c.updated_at > func.now() - bindparam("hour", type_=Interval)
+    counts = [_count_of(state).label(f"day_{state}") for state in ENDS]
+    counts += [_count_of(state, is_new).label(f"hour_{state}") for state in ENDS]
+    lately = JOB.c.updated_at > func.now() - bindparam("day", type_=Interval)
+    return select(JOB.c.topic, *counts).where(in_states(TERMINAL), lately).group_by(JOB.c.topic)
+
+
+def bucket_of_now() -> Select[Any]:
+    """
+    Answer with the beginning of the bucket, ``width`` wide, that now is in.
+    """
+    return select(_bucket(func.now()))
+
+
+def throughput(topic: str | None) -> Select[Any]:
+    """
+    Answer with (topic, bucket, and a count of each terminal state) of what ended from ``begin`` on.
+
+    Parameters: also ``width``, of a bucket.
+    """
+    since = JOB.c.updated_at >= bindparam("begin", type_=DateTime(timezone=True))
+    past = JOB.c.updated_at <= func.now()  # plain SQL may write any moment
+    only = [] if topic is None else [JOB.c.topic == topic]
+    bucket = _bucket(JOB.c.updated_at).label("bucket")
+    counts = (_count_of(state).label(state) for state in ENDS)
+    return (
+        select(JOB.c.topic, bucket, *counts)
+        .where(in_states(TERMINAL), since, past, *only)
+        .group_by(JOB.c.topic, bucket)
+    )
+
+
+def holders() -> Select[Any]:
+    """
+    Answer with who holds leases: worker, leases, oldest (since when), until (the earliest end), expired (how many).
+    """
+    leased = and_(JOB.c.state == PROCESSING, JOB.c.locked_until.is_not(None))
+    expired = func.count().filter(JOB.c.locked_until < func.now())
+    return (
+        select(
+            JOB.c.locked_by.label("worker"),
+            func.count().label("leases"),
+            known(func.min(JOB.c.claimed_at)).label("oldest"),
+            readable(func.min(JOB.c.locked_until)).label("until"),
+            expired.label("expired"),
+        )
+        .where(leased)
+        .group_by(JOB.c.locked_by)
+        .order_by(JOB.c.locked_by)
+    )
+
+
+def oldest_end() -> Select[Any]:
+    """
+    Answer with the moment at which the first of those jobs ended that are over; ``NULL`` where none is.
+    """
+    return select(known(func.min(JOB.c.updated_at))).where(in_states(TERMINAL))
+
+
+def due(states: Iterable[JobState]) -> Select[Any]:
+    """
+    Answer with how many rows retention would delete that are in *states*, for longer than ``ttl``; up to ``limit``.
+    """
+    since = JOB.c.updated_at < func.now() - bindparam("ttl", type_=Interval)
+    some = select(JOB.c.id).where(in_states(states), since).limit(bindparam("limit", type_=Integer)).subquery()
+    return select(func.count()).select_from(some)
+
+
+def estimates() -> TextClause:
+    """
+    Answer with (state, rows), about, from the planner's statistics. Parameter: ``table``, its OID.
+    """
+    return text(_ESTIMATES).bindparams(bindparam("table", type_=OID))
+
+
+def references() -> TextClause:
+    """
+    Answer with (table, constraint) of the foreign keys that reference jobs. Parameter: ``table``, its OID.
+    """
+    return text(_REFERENCES).bindparams(bindparam("table", type_=OID))
+
+
+def _count_of(state: JobState, *further: ColumnElement[bool]) -> ColumnElement[int]:
+    return func.count().filter(JOB.c.state == literal(state), *further)
+
+
+def _bucket(moment: ColumnElement[datetime]) -> ColumnElement[datetime]:
+    width = bindparam("width", type_=Interval)
+    origin: ColumnElement[datetime] = literal_column(f"'{ORIGIN.isoformat()}'::timestamptz")
+    return func.date_bin(width, moment, origin, type_=DateTime(timezone=True))

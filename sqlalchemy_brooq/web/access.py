@@ -1,0 +1,303 @@
+"""
+Who may see jobs, and who may change them: a token, the host application's own check, or whoever sits at this machine.
+
+Owns what a request proves, the cookie that stands for a token in a browser, and how often a token may be guessed. Keeps
+no sessions: a cookie is signed with a key that follows from the token, so it holds in every process that has the token,
+and ends with it. Knows nothing of Flask.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import secrets
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from http.cookies import CookieError, SimpleCookie
+from typing import Final, TypeAlias
+from urllib.parse import urlsplit
+from wsgiref.types import WSGIEnvironment
+
+from itsdangerous import BadData, URLSafeTimedSerializer
+
+
+class Role(StrEnum):
+    """
+    What somebody may do.
+    """
+
+    READ = "read"
+    WRITE = "write"
+    """Also cancel and replay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """
+    What a request may do, and who it comes from.
+    """
+
+    role: Role
+    who: str
+    """For the log."""
+    by_header: bool = False
+    """Whether the request proves itself by a header that no other site can make a browser send."""
+
+
+Authorize: TypeAlias = Callable[[WSGIEnvironment], Grant | None]
+"""The host application's own check."""
+
+SESSION: Final = 12 * 60 * 60
+"""Seconds that a login holds."""
+CSRF_COOKIE: Final = "brooq_csrf"
+CSRF_FIELD: Final = "csrf_token"
+CSRF_HEADER: Final = "X-CSRF-Token"
+GUESSES: Final = 10
+WINDOW: Final = 60.0
+"""Of wrong tokens, an address has so many in so many seconds."""
+ADDRESSES: Final = 10_000
+"""Of so many addresses it is known; the one that guessed longest ago is forgotten."""
+
+
+class Throttled(Exception):  # noqa: N818 - names the caller's situation
+    """
+    Too many wrong tokens came from there; `seconds` is how long no other is looked at.
+    """
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__(f"too many wrong tokens came from this address: try again in {seconds} s")
+        self.seconds = seconds
+
+
+class Access:
+    """
+    Knows who may do what.
+
+    Args:
+        token: Lets its bearer read and write.
+        read_token: Lets its bearer read.
+        authorize: Is asked where a request proves nothing by a token.
+        anonymous: What clients on this machine may do without proving anything.
+        read_only: Nobody may write, whatever the others say.
+    """
+
+    def __init__(
+        self,
+        *,
+        token: str | None = None,
+        read_token: str | None = None,
+        authorize: Authorize | None = None,
+        anonymous: Role | None = None,
+        read_only: bool = False,
+    ) -> None:
+        given = ((token, Role.WRITE, "token"), (read_token, Role.READ, "read token"))
+        self._tokens = [_Token(text, Grant(role, who)) for text, role, who in given if text]
+        self._authorize = authorize
+        self._anonymous = anonymous
+        self._read_only = read_only
+        self._guesses = Guesses()
+
+    @property
+    def is_closed(self) -> bool:
+        """
+        Whether nobody may do anything.
+        """
+        return not self._tokens and self._authorize is None and self._anonymous is None
+
+    @property
+    def has_login(self) -> bool:
+        """
+        Whether a token opens it.
+        """
+        return bool(self._tokens)
+
+    def granted(self, environ: WSGIEnvironment) -> Grant | None:
+        """
+        Return what a request may do; ``None``: nothing.
+
+        Raises:
+            Throttled: Its token is not looked at.
+        """
+        grant = self._by_header(environ) or self._by_cookie(environ)
+        if grant is None and self._authorize is not None:
+            grant = self._authorize(environ)
+        if grant is None and self._anonymous is not None and is_local(environ):
+            grant = Grant(self._anonymous, "this machine")
+        return replace(grant, role=Role.READ) if grant is not None and self._read_only else grant
+
+    def logged_in(self, text: str, environ: WSGIEnvironment) -> tuple[str, str] | None:
+        """
+        Return name and value of the cookie that stands for the token *text*; ``None``: it is none.
+
+        Raises:
+            Throttled: It is not looked at.
+        """
+        token = self._found(text.encode("utf-8", "surrogatepass"), environ)
+        return None if token is None else (token.cookie, token.signed())
+
+    @property
+    def cookies(self) -> Iterable[str]:
+        """
+        The names of the cookies of a login.
+        """
+        return [token.cookie for token in self._tokens]
+
+    def _by_header(self, environ: WSGIEnvironment) -> Grant | None:
+        # WSGI hands headers over as the Latin-1 reading of their bytes.
+        scheme, _, given = environ.get("HTTP_AUTHORIZATION", "").encode("latin-1", "replace").partition(b" ")
+        if scheme.lower() != b"bearer" or not self._tokens:
+            return None
+        token = self._found(given.strip(), environ)
+        return None if token is None else replace(token.grant, by_header=True)
+
+    def _by_cookie(self, environ: WSGIEnvironment) -> Grant | None:
+        cookies = _cookies(environ)
+        return next((one.grant for one in self._tokens if one.is_signed(cookies.get(one.cookie, ""))), None)
+
+    def _found(self, given: bytes, environ: WSGIEnvironment) -> _Token | None:
+        """
+        Return the token that was *given*. All are compared, so that it takes the same time for each.
+        """
+        address = environ.get("REMOTE_ADDR", "")
+        self._guesses.check(address)
+        found = [token for token in self._tokens if token.is_text(given)]
+        if not found:
+            self._guesses.note(address)
+        return found[0] if found else None
+
+
+class _Token:
+    """
+    A token that opens something.
+    """
+
+    def __init__(self, text: str, grant: Grant) -> None:
+        self.grant = grant
+        self._text = text.encode("utf-8", "surrogatepass")
+        # Slow to derive, so that a cookie which somebody got hold of is no short way to guess the token.
+        key = hashlib.scrypt(self._text, salt=b"sqlalchemy-brooq session", n=1 << 14, r=8, p=1)
+        self._serializer = URLSafeTimedSerializer(key, salt="session", signer_kwargs={"digest_method": hashlib.sha256})
+        # A name of its own: browsers keep cookies by host, whatever the port, and there may be several dashboards.
+        self.cookie = f"brooq_{hashlib.sha256(key).hexdigest()[:8]}"
+
+    def is_text(self, given: bytes) -> bool:
+        return hmac.compare_digest(given, self._text)
+
+    def signed(self) -> str:
+        return str(self._serializer.dumps(secrets.token_urlsafe(9)))
+
+    def is_signed(self, cookie: str) -> bool:
+        try:
+            self._serializer.loads(cookie, max_age=SESSION)
+        except BadData:
+            return False
+        return True
+
+
+class Guesses:
+    """
+    Counts wrong tokens by the address that they came from; in this process alone, and for a minute.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._times: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def check(self, address: str) -> None:
+        """
+        Raise `Throttled` if too many came from *address*.
+        """
+        with self._lock:
+            times = self._times.get(address)
+            if times is not None and len(times) == GUESSES:
+                left = times[0] + WINDOW - self._clock()
+                if left > 0:
+                    raise Throttled(int(left) + 1)
+
+    def note(self, address: str) -> None:
+        """
+        Note that a wrong one came from *address*.
+        """
+        with self._lock:
+            self._times.setdefault(address, deque(maxlen=GUESSES)).append(self._clock())
+            self._times.move_to_end(address)
+            if len(self._times) > ADDRESSES:
+                self._times.popitem(last=False)
+
+
+def is_local(environ: WSGIEnvironment) -> bool:
+    """
+    Tell whether a request comes from this machine, and means it.
+
+    Also the host that it names has to be this machine: a site that lets its name point here could else have a browser
+    ask for it. What a proxy passed on comes from somewhere else.
+    """
+    if any(name in environ for name in ("HTTP_FORWARDED", "HTTP_X_FORWARDED_FOR", "HTTP_X_REAL_IP", "HTTP_VIA")):
+        return False
+    return _is_loopback(environ.get("REMOTE_ADDR", "")) and _is_loopback(_host_name(environ.get("HTTP_HOST", "")))
+
+
+def is_same_site(environ: WSGIEnvironment) -> bool:
+    """
+    Tell whether a request may have been sent by a page of ours, as far as the browser tells; others tell nothing.
+    """
+    fetched = environ.get("HTTP_SEC_FETCH_SITE")
+    if fetched is not None:
+        return bool(fetched == "same-origin")
+    origin = environ.get("HTTP_ORIGIN")
+    return origin is None or urlsplit(origin).netloc.lower() == environ.get("HTTP_HOST", "").lower()
+
+
+def csrf_cookie(environ: WSGIEnvironment) -> str | None:
+    """
+    Return the secret that a page's forms have to repeat, if the browser has one.
+    """
+    value = _cookies(environ).get(CSRF_COOKIE, "")
+    return value if len(value) >= len(new_csrf()) else None
+
+
+def new_csrf() -> str:
+    """
+    Return a new such secret.
+    """
+    return secrets.token_urlsafe(16)
+
+
+def is_csrf(environ: WSGIEnvironment, given: str) -> bool:
+    """
+    Tell whether *given* is what the browser's cookie says. Another site can set neither to what it knows.
+    """
+    known = csrf_cookie(environ)
+    return known is not None and hmac.compare_digest(known.encode(), given.encode("utf-8", "surrogatepass"))
+
+
+def _cookies(environ: WSGIEnvironment) -> dict[str, str]:
+    try:
+        parsed: SimpleCookie = SimpleCookie(environ.get("HTTP_COOKIE", ""))
+    except CookieError:
+        return {}
+    return {name: one.value for name, one in parsed.items()}
+
+
+def _host_name(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)

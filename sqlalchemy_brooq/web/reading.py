@@ -1,0 +1,304 @@
+"""
+Everything that the API and the pages ask of the database, and what they do to jobs.
+
+Owns the budget of each answer, what of a payload is hidden, how many jobs one request may change, and the line in the
+log about each change. Knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Final, Generic, TypeVar
+from uuid import UUID
+
+from sqlalchemy.exc import DataError, SQLAlchemyError
+
+from sqlalchemy_brooq import browse, overview, search
+from sqlalchemy_brooq.browse import JobView, TooSlow, Transactions
+from sqlalchemy_brooq.documents import Masks, RawJson
+from sqlalchemy_brooq.errors import BrooqError
+from sqlalchemy_brooq.operations import CANCELABLE, Counts, Ids, cancel_jobs, replay_jobs
+from sqlalchemy_brooq.overview import Holder, Retention, Throughput, TopicOverview
+from sqlalchemy_brooq.policy import error_text
+from sqlalchemy_brooq.search import InvalidQuery, JobPage, JobQuery
+from sqlalchemy_brooq.statements.watching import time_limit
+from sqlalchemy_brooq.vocabulary import TERMINAL, Enqueued, JobState
+
+T = TypeVar("T")
+
+audit: Final = logging.getLogger("sqlalchemy_brooq.web.audit")
+
+BUDGET: Final = timedelta(seconds=1)
+"""How long the database may take for an answer."""
+MOST: Final = 10_000
+"""Jobs that are counted, and that one request may change."""
+LISTED: Final = ("key", "error")
+"""What a list tells of each job beside the plain facts."""
+
+
+class Unreachable(BrooqError, ConnectionError):  # noqa: N818 - names the caller's situation
+    """
+    The database can't be asked: it is down, or refuses.
+    """
+
+
+class Grown(BrooqError, RuntimeError):  # noqa: N818 - names the caller's situation
+    """
+    More jobs are meant by now than were expected; nothing was changed.
+    """
+
+    def __init__(self, expected: int, found: int) -> None:
+        many = f"more than {MOST:,}" if found > MOST else f"{found:,}"
+        super().__init__(
+            f"{expected:,} jobs were expected, and {many} are meant by now: nothing was changed; count them again"
+        )
+        self.expected = expected
+        self.found = found
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[T]):
+    """
+    What was found, or why it is not known.
+    """
+
+    value: T | None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """
+    What became of the jobs that were to be changed.
+    """
+
+    counts: Counts
+    replays: Mapping[UUID, Enqueued]
+    """By the ids of the jobs that were replayed, now or before; empty after a cancel."""
+
+
+class Reading:
+    """
+    Asks and acts.
+
+    Args:
+        transactions: Where.
+        masks: What of payloads and results is hidden.
+        ttls: How long jobs are kept, if that is known.
+        budget: How long the database may take for an answer.
+    """
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        *,
+        masks: Iterable[str] = (),
+        ttls: Mapping[JobState, timedelta] | None = None,
+        budget: timedelta = BUDGET,
+    ) -> None:
+        self._transactions = transactions
+        self._masks = Masks(masks)
+        self._ttls = ttls
+        self._budget = budget
+
+    # -- the table as a whole
+
+    def topics(self) -> Answer[list[TopicOverview]]:
+        """
+        Tell how each topic does; a count that takes too long is ``None`` in it.
+        """
+        return self._answer(lambda: overview.topics(self._transactions, budget=self._budget))
+
+    def throughput(self, period: timedelta, buckets: int, topic: str | None = None) -> Answer[Throughput]:
+        """
+        Tell how many jobs ended when within *period*, in so many *buckets*.
+        """
+        return self._answer(
+            lambda: overview.throughput(self._transactions, period, buckets, topic, budget=self._budget)
+        )
+
+    def holders(self) -> Answer[list[Holder]]:
+        """
+        Tell who holds leases.
+        """
+        return self._answer(lambda: overview.holders(self._transactions, budget=self._budget))
+
+    def retention(self) -> Answer[Retention]:
+        """
+        Tell what retention is about.
+        """
+        return self._answer(lambda: overview.retention(self._transactions, self._ttls, budget=self._budget))
+
+    # -- jobs
+
+    def in_flight(self, limit: int) -> Answer[list[JobView]]:
+        """
+        Return jobs in flight, what runs for longest first.
+        """
+        return self._answer(
+            lambda: search.in_flight(self._transactions, limit=limit, private=LISTED, budget=self._budget)
+        )
+
+    def died(self, limit: int) -> Answer[list[JobView]]:
+        """
+        Return jobs that died within the last day, the latest first.
+        """
+        return self._answer(lambda: search.died(self._transactions, limit=limit, private=LISTED, budget=self._budget))
+
+    def jobs(
+        self, query: JobQuery, after: str | None = None, limit: int = 50, *, private: Collection[str] = LISTED
+    ) -> Answer[JobPage]:
+        """
+        Return a page of jobs; its ``next`` is the *after* of the page that follows.
+
+        Raises:
+            InvalidQuery: *after* is no cursor of this question, or a field is asked for that is hidden.
+        """
+        self._check(query)
+
+        def read() -> JobPage:
+            found = search.page(
+                self._transactions, query, after=after, limit=limit, private=private, budget=self._budget
+            )
+            return replace(found, jobs=[self._masked(job) for job in found.jobs])
+
+        return self._answer(read)
+
+    def job(self, job_id: UUID, *, pretty: bool = True) -> JobView:
+        """
+        Return all there is to know of a job, with payload and result spread over lines if *pretty*.
+
+        Raises:
+            JobNotFound: There is no such job.
+        """
+        with _reached(), self._transactions() as connection:
+            milliseconds = self._budget // timedelta(milliseconds=1)
+            connection.execute(time_limit(), {"milliseconds": milliseconds})
+            return self._masked(browse.job(connection, job_id, pretty=pretty))
+
+    # -- changes
+
+    def count(self, query: JobQuery) -> Answer[dict[JobState, int]]:
+        """
+        Count the jobs that a change would be about, by state; `MOST` and one more in all stands for any number beyond.
+        """
+        self._check(query)
+        return self._answer(lambda: search.count(self._transactions, query, limit=MOST, budget=self._budget))
+
+    def cancel(self, which: JobQuery | Sequence[UUID], *, who: str, expected: int | None = None) -> Changes:
+        """
+        Call jobs off: those with these ids, or what a question means that says no states which are over.
+
+        Args:
+            which: Ids, or a question.
+            who: Who does it, for the log.
+            expected: How many jobs a question meant when they were counted.
+
+        Raises:
+            Grown: It means more by now.
+            InvalidQuery: It is about jobs that are over, or about too many.
+            TooSlow: To find them took too long.
+        """
+        states = CANCELABLE
+        if isinstance(which, JobQuery):
+            states = which.states or CANCELABLE
+            if not states <= CANCELABLE or which.asks_for_ends:
+                raise InvalidQuery("a job that is over can't be canceled: it is pending, failed or processing that can")
+            which = replace(which, states=states)
+        counts = Counts()
+        with _reached(), self._told("canceled", which, who, counts):
+            ids = self._ids(which, expected)
+            cancel_jobs(self._transactions, ids, counts=counts, states=states)
+        return Changes(counts, {})
+
+    def replay(self, which: JobQuery | Sequence[UUID], *, who: str, expected: int | None = None) -> Changes:
+        """
+        Enqueue jobs that are over once more; otherwise as `cancel`. A question has to say in which states these are.
+        """
+        if isinstance(which, JobQuery) and not (which.states and which.states <= TERMINAL):
+            raise InvalidQuery("say which jobs that are over: the states dead, canceled or done, and no others")
+        counts, replays = Counts(), dict[UUID, Enqueued]()
+        with _reached(), self._told("replayed", which, who, counts):
+            replay_jobs(self._transactions, self._ids(which, expected), counts=counts, replays=replays)
+        return Changes(counts, replays)
+
+    def _ids(self, which: JobQuery | Sequence[UUID], expected: int | None) -> Ids:
+        if not isinstance(which, JobQuery):
+            if len(which) > MOST:
+                raise InvalidQuery(f"{len(which):,} ids are too many for one request: at most {MOST:,} are taken")
+            return Ids(sorted(set(which)))
+        self._check(which)
+        limit = MOST if expected is None else min(expected, MOST)
+        found = search.chosen(self._transactions, which, limit=MOST, budget=self._budget)
+        if len(found) > limit:
+            raise Grown(limit, len(found))
+        return Ids(found)
+
+    @contextlib.contextmanager
+    def _told(self, verb: str, which: JobQuery | Sequence[UUID], who: str, counts: Counts) -> Iterator[None]:
+        """
+        Write to the log what was done, also if it is broken off.
+        """
+        try:
+            yield
+        finally:
+            what = _described(which)
+            extra = {"event": verb, "who": who, "what": what, "count": counts.changed}
+            audit.info("%s %s %d: %s", who, verb, counts.changed, what, extra=extra)
+
+    def _check(self, query: JobQuery) -> None:
+        for path, _ in query.payload:
+            if self._masks.cover(path.split(".")):
+                raise InvalidQuery(f"{path!r} is hidden here, and can't be searched for")
+
+    def _masked(self, job: JobView) -> JobView:
+        if not self._masks:
+            return job
+        private = {
+            name: self._masks.applied(value) if isinstance(value, RawJson) else value
+            for name, value in job.private.items()
+        }
+        return replace(job, private=private)
+
+    def _answer(self, ask: Callable[[], T]) -> Answer[T]:
+        with _reached():
+            try:
+                return Answer(ask())
+            except TooSlow as error:
+                return Answer(None, str(error))
+
+
+@contextlib.contextmanager
+def _reached() -> Iterator[None]:
+    """
+    Turn what a database raises that can't be asked into `Unreachable`.
+    """
+    try:
+        yield
+    except DataError as error:
+        raise InvalidQuery(f"the database refuses a value: {error_text(error)}") from error
+    except SQLAlchemyError as error:
+        raise Unreachable(f"the database can't be asked: {error_text(error)}") from error
+
+
+def _described(which: JobQuery | Sequence[UUID]) -> str:
+    """
+    Return what is changed in words: ids, or what a question says but for the values that it looks for in payloads.
+    """
+    if not isinstance(which, JobQuery):
+        return ", ".join(map(str, which))
+    said: dict[str, Any] = {
+        "topics": ",".join(which.topics),
+        "states": ",".join(state for state in JobState if state in which.states),
+        "key": which.key,
+        "created_since": which.created_since,
+        "created_until": which.created_until,
+        "ended_since": which.ended_since,
+        "ended_until": which.ended_until,
+        "payload": ",".join(path for path, _ in which.payload),
+    }
+    return " ".join(f"{name}={value}" for name, value in said.items() if value) or "all"
