@@ -152,11 +152,11 @@ class JobView:
             "attempts": self.attempts,
             "requeues": self.requeues,
             "is_ready": self.is_ready,
-            **{name: _text(getattr(self, name)) for name in ("created_at", "available_at", "claimed_at", "updated_at")},
+            **{name: iso(getattr(self, name)) for name in ("created_at", "available_at", "claimed_at", "updated_at")},
             "waited_seconds": _seconds(self.waited),
             "ran_seconds": _seconds(self.ran),
             "locked_by": lease and lease.worker,
-            "locked_until": lease and _text(lease.until),
+            "locked_until": lease and iso(lease.until),
             **self.private,
         }
 
@@ -337,7 +337,10 @@ def _private(name: str, text: str | None) -> str | RawJson | None:
     return RawJson(text) if name in DOCUMENTS and text is not None else text
 
 
-def _text(moment: datetime | None) -> str | None:
+def iso(moment: datetime | None) -> str | None:
+    """
+    Return *moment* as JSON has it, in UTC.
+    """
     return None if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 

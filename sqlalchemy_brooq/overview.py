@@ -132,7 +132,8 @@ def topics(transactions: Transactions, *, budget: timedelta) -> list[TopicOvervi
     """
     Return how each topic does where anything waits, runs, or ended within the last day, in the topics' order.
 
-    Each count is a transaction of its own, so together they are no snapshot. What takes longer than *budget* is unknown.
+    Each count is a transaction of its own, so together they are no snapshot; what takes longer than *budget* is not
+    known.
     """
     found: dict[str, TopicOverview] = {}
     unknown: list[str] = []

@@ -21,8 +21,8 @@ from sqlalchemy.exc import DataError
 
 from sqlalchemy_brooq.browse import JobView, TooSlow, Transactions, ask, view
 from sqlalchemy_brooq.durations import format_duration, shown
-from sqlalchemy_brooq.errors import BrooqError
-from sqlalchemy_brooq.statements import searching
+from sqlalchemy_brooq.errors import BrooqError, JobNotFound
+from sqlalchemy_brooq.statements import browsing, searching
 from sqlalchemy_brooq.statements.searching import EVERY, Since, Wanted
 from sqlalchemy_brooq.vocabulary import TERMINAL, JobState
 
@@ -200,6 +200,21 @@ def chosen(transactions: Transactions, query: JobQuery, *, limit: int, budget: t
     """
     rows = asked(transactions, searching.chosen(query.wanted()), {"limit": limit + 1}, budget, "finding these jobs")
     return sorted(row.id for row in rows)
+
+
+def one(transactions: Transactions, job_id: UUID, *, pretty: bool, budget: timedelta) -> JobView:
+    """
+    Return all there is to know of a job, as `browse.job` does.
+
+    Raises:
+        JobNotFound: There is no such job.
+        TooSlow: It took longer than *budget*.
+    """
+    statement = browsing.one(payload=True, pretty=pretty)
+    rows = asked(transactions, statement, {"job_id": job_id}, budget, "reading this job")
+    if not rows:
+        raise JobNotFound(job_id)
+    return view(rows[0])
 
 
 def in_flight(

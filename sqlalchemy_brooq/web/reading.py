@@ -17,7 +17,7 @@ from uuid import UUID
 
 from sqlalchemy.exc import DataError, SQLAlchemyError
 
-from sqlalchemy_brooq import browse, overview, search
+from sqlalchemy_brooq import overview, search
 from sqlalchemy_brooq.browse import JobView, TooSlow, Transactions
 from sqlalchemy_brooq.documents import Masks, RawJson
 from sqlalchemy_brooq.errors import BrooqError
@@ -25,7 +25,6 @@ from sqlalchemy_brooq.operations import CANCELABLE, Counts, Ids, cancel_jobs, re
 from sqlalchemy_brooq.overview import Holder, Retention, Throughput, TopicOverview
 from sqlalchemy_brooq.policy import error_text
 from sqlalchemy_brooq.search import InvalidQuery, JobPage, JobQuery
-from sqlalchemy_brooq.statements.watching import time_limit
 from sqlalchemy_brooq.vocabulary import TERMINAL, Enqueued, JobState
 
 T = TypeVar("T")
@@ -52,10 +51,11 @@ class Grown(BrooqError, RuntimeError):  # noqa: N818 - names the caller's situat
     """
 
     def __init__(self, expected: int, found: int) -> None:
-        many = f"more than {MOST:,}" if found > MOST else f"{found:,}"
-        super().__init__(
-            f"{expected:,} jobs were expected, and {many} are meant by now: nothing was changed; count them again"
-        )
+        if found > MOST:
+            text = f"more than {MOST:,} jobs are meant, which is too much for one request: narrow it down"
+        else:
+            text = f"{expected:,} jobs were expected, and {found:,} are meant by now: count them again"
+        super().__init__(f"{text}; nothing was changed")
         self.expected = expected
         self.found = found
 
@@ -174,11 +174,10 @@ class Reading:
 
         Raises:
             JobNotFound: There is no such job.
+            TooSlow: It took too long.
         """
-        with _reached(), self._transactions() as connection:
-            milliseconds = self._budget // timedelta(milliseconds=1)
-            connection.execute(time_limit(), {"milliseconds": milliseconds})
-            return self._masked(browse.job(connection, job_id, pretty=pretty))
+        with _reached():
+            return self._masked(search.one(self._transactions, job_id, pretty=pretty, budget=self._budget))
 
     # -- changes
 
@@ -205,10 +204,8 @@ class Reading:
         """
         states = CANCELABLE
         if isinstance(which, JobQuery):
-            states = which.states or CANCELABLE
-            if not states <= CANCELABLE or which.asks_for_ends:
-                raise InvalidQuery("a job that is over can't be canceled: it is pending, failed or processing that can")
-            which = replace(which, states=states)
+            which = self.cancelable(which)
+            states = which.states
         counts = Counts()
         with _reached(), self._told("canceled", which, who, counts):
             ids = self._ids(which, expected)
@@ -219,12 +216,29 @@ class Reading:
         """
         Enqueue jobs that are over once more; otherwise as `cancel`. A question has to say in which states these are.
         """
-        if isinstance(which, JobQuery) and not (which.states and which.states <= TERMINAL):
-            raise InvalidQuery("say which jobs that are over: the states dead, canceled or done, and no others")
+        if isinstance(which, JobQuery):
+            which = self.replayable(which)
         counts, replays = Counts(), dict[UUID, Enqueued]()
         with _reached(), self._told("replayed", which, who, counts):
             replay_jobs(self._transactions, self._ids(which, expected), counts=counts, replays=replays)
         return Changes(counts, replays)
+
+    def cancelable(self, query: JobQuery) -> JobQuery:
+        """
+        Return *query* for jobs that can be canceled; `InvalidQuery` where it is about others.
+        """
+        states = query.states or CANCELABLE
+        if not states <= CANCELABLE or query.asks_for_ends:
+            raise InvalidQuery("a job that is over can't be canceled: it is pending, failed or processing that can")
+        return replace(query, states=states)
+
+    def replayable(self, query: JobQuery) -> JobQuery:
+        """
+        Return *query* if it says of which jobs that are over; `InvalidQuery` where it doesn't.
+        """
+        if not query.states or not query.states <= TERMINAL:
+            raise InvalidQuery("say which jobs that are over: the states dead, canceled or done, and no others")
+        return query
 
     def _ids(self, which: JobQuery | Sequence[UUID], expected: int | None) -> Ids:
         if not isinstance(which, JobQuery):
