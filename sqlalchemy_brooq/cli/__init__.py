@@ -25,6 +25,7 @@ from sqlalchemy_brooq.cli.operate import cancel_command, replay_command
 from sqlalchemy_brooq.cli.printing import speak_any_text
 from sqlalchemy_brooq.cli.run import run_command
 from sqlalchemy_brooq.cli.stats import stats_command
+from sqlalchemy_brooq.cli.web import web_command
 
 __all__ = ["main"]
 
@@ -67,5 +68,6 @@ def main() -> None:
 for _command in (
     *(run_command, migrate_command, config_command, demo_command),
     *(jobs_command, show_command, stats_command, cancel_command, replay_command, check_command),
+    web_command,
 ):
     main.add_command(_command)

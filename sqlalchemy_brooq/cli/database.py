@@ -67,16 +67,17 @@ def jobs_database(url: str | None, schema: str | None) -> Iterator[Transactions]
 
 
 @contextlib.contextmanager
-def database_engine(url: str | None, schema: str | None) -> Iterator[Engine]:
+def database_engine(url: str | None, schema: str | None, *, connections: int = 2) -> Iterator[Engine]:
     """
-    Lend an engine for the database that the options, or the environment, name.
+    Lend an engine for the database that the options, or the environment, name; with so many *connections* at most.
     """
     load_dotenv(Path())
     address = database_url(url)
     defaults = {"connect_timeout": str(CONNECT), "application_name": APPLICATION}
     given = {name: value for name, value in defaults.items() if name not in address.query}
     # Nothing of the session's state is used, so that a pooler in transaction mode may stand in between.
-    engine = create_engine(address, connect_args={**given, "prepare_threshold": None}, pool_size=2, max_overflow=0)
+    arguments = {**given, "prepare_threshold": None}
+    engine = create_engine(address, connect_args=arguments, pool_size=connections, max_overflow=0)
     try:
         yield engine.execution_options(schema_translate_map={None: schema}) if schema else engine
     finally:

@@ -140,7 +140,7 @@ def _dotenv_values(path: Path) -> Mapping[str, str | None]:
     import dotenv
     from dotenv.parser import parse_stream
 
-    bindings = list(parse_stream(StringIO(_text_of(path, str(path)))))
+    bindings = list(parse_stream(StringIO(text_of(path, str(path)))))
     for wrong in (binding for binding in bindings if binding.error):
         line = wrong.original.line
         click.echo(f"Warning: {path}, line {line}: not understood and left out, write NAME=value", err=True)
@@ -173,13 +173,16 @@ def database_address(option: str | None) -> tuple[str, str]:
         raise Refused(f"there is no database to work on: give {_URL_OPTION}, or set {URL_VARIABLE} or {URL_FILE}")
     source = URL_FILE if file else URL_VARIABLE
     label = f"{source}: {credential.name!r}"
-    text = _text_of(Path(credential.name), label).strip()
+    text = text_of(Path(credential.name), label).strip()
     if not text:
         raise Refused(f"{label} is empty: put the address of the database into it")
     return source, text
 
 
-def _text_of(path: Path, label: str) -> str:
+def text_of(path: Path, label: str) -> str:
+    """
+    Return the content of a short file; `Refused` where it can't be read, with *label* for its name.
+    """
     try:
         with path.open("rb") as file:
             content = file.read(_LONGEST_FILE + 1)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 from uuid import UUID
 
 from sqlalchemy.exc import DataError, SQLAlchemyError
@@ -35,6 +37,13 @@ BUDGET: Final = timedelta(seconds=1)
 """How long the database may take for an answer."""
 MOST: Final = 10_000
 """Jobs that are counted, and that one request may change."""
+FRESH: Final = timedelta(seconds=1)
+STALE: Final = timedelta(seconds=10)
+"""How long an answer about the whole table serves others who ask the same: many may look at one dashboard."""
+MOST_KEPT: Final = 200
+"""Answers that are kept; with more, all of them are forgotten."""
+BUCKET_PARTS: Final = 60
+"""Of a chart, how many answers are asked for while one of its buckets fills."""
 LISTED: Final = ("key", "error")
 """What a list tells of each job beside the plain facts."""
 
@@ -81,6 +90,37 @@ class Changes:
     """By the ids of the jobs that were replayed, now or before; empty after a cancel."""
 
 
+class Kept:
+    """
+    Answers that are handed out again for a while; whoever comes while one is being found waits for that one.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._guard = threading.Lock()
+        self._found: dict[Hashable, tuple[threading.Lock, list[tuple[float, Any]]]] = {}
+
+    def answer(self, key: Hashable, age: timedelta, find: Callable[[], T]) -> T:
+        """
+        Return what *find* returned last, up to *age* ago, or does now.
+        """
+        with self._guard:
+            if len(self._found) > MOST_KEPT:
+                self._found.clear()
+            turn, kept = self._found.setdefault(key, (threading.Lock(), []))
+        with turn:
+            if not kept or kept[0][0] <= self._clock():
+                kept[:] = [(self._clock() + age.total_seconds(), find())]
+            return cast(T, kept[0][1])
+
+    def clear(self) -> None:
+        """
+        Forget all of them.
+        """
+        with self._guard:
+            self._found.clear()
+
+
 class Reading:
     """
     Asks and acts.
@@ -104,21 +144,32 @@ class Reading:
         self._masks = Masks(masks)
         self._ttls = ttls
         self._budget = budget
+        self._kept = Kept()
 
     # -- the table as a whole
 
     def topics(self) -> Answer[list[TopicOverview]]:
         """
-        Tell how each topic does; a count that takes too long is ``None`` in it.
+        Tell how each topic does; a count that takes too long is ``None`` in it. The answer may be a second old.
         """
-        return self._answer(lambda: overview.topics(self._transactions, budget=self._budget))
+        return self._kept.answer(
+            "topics",
+            FRESH,
+            lambda: self._answer(lambda: overview.topics(self._transactions, budget=self._budget)),
+        )
 
     def throughput(self, period: timedelta, buckets: int, topic: str | None = None) -> Answer[Throughput]:
         """
-        Tell how many jobs ended when within *period*, in so many *buckets*.
+        Tell how many jobs ended when within *period*, in so many *buckets*. The answer may be a little old: as much
+        as nobody sees in a chart, and ten seconds at most.
         """
-        return self._answer(
-            lambda: overview.throughput(self._transactions, period, buckets, topic, budget=self._budget)
+        age = min(max(period / buckets / BUCKET_PARTS, FRESH), STALE)
+        return self._kept.answer(
+            (period, buckets, topic),
+            age,
+            lambda: self._answer(
+                lambda: overview.throughput(self._transactions, period, buckets, topic, budget=self._budget)
+            ),
         )
 
     def holders(self) -> Answer[list[Holder]]:
@@ -260,9 +311,10 @@ class Reading:
         try:
             yield
         finally:
+            self._kept.clear()
             what = _described(which)
             extra = {"event": verb, "who": who, "what": what, "count": counts.changed}
-            audit.info("%s %s %d: %s", who, verb, counts.changed, what, extra=extra)
+            audit.info("%s %s %d: %s", _in_one_line(who), verb, counts.changed, what, extra=extra)
 
     def _check(self, query: JobQuery) -> None:
         for path, _ in query.payload:
@@ -306,13 +358,20 @@ def _described(which: JobQuery | Sequence[UUID]) -> str:
     if not isinstance(which, JobQuery):
         return ", ".join(map(str, which))
     said: dict[str, Any] = {
-        "topics": ",".join(which.topics),
+        "topics": ",".join(map(_in_one_line, which.topics)),
         "states": ",".join(state for state in JobState if state in which.states),
-        "key": which.key,
+        "key": which.key and _in_one_line(which.key),
         "created_since": which.created_since,
         "created_until": which.created_until,
         "ended_since": which.ended_since,
         "ended_until": which.ended_until,
-        "payload": ",".join(path for path, _ in which.payload),
+        "payload": ",".join(_in_one_line(path) for path, _ in which.payload),
     }
     return " ".join(f"{name}={value}" for name, value in said.items() if value) or "all"
+
+
+def _in_one_line(text: str) -> str:
+    """
+    Return *text* so that no line of the log begins within it.
+    """
+    return text if text.isprintable() else repr(text)
