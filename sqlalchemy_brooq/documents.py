@@ -104,43 +104,88 @@ class Masks:
         return RawJson("".join([*parts, document.text[copied:]]))
 
 
-class _Open:
+class _Reader:
     """
-    An object or array that is being read.
+    Knows where in a document one is. A loop, as JSON may be nested deeper than Python can call functions.
     """
 
-    __slots__ = ("awaits_name", "is_object", "name")
+    def __init__(self) -> None:
+        self._objects: list[bool] = []  # of each object or array that is open, whether it is an object
+        self._names: list[str | None] = []  # and what its value is called that is being read
+        self.path: list[str] = []
+        """Those of these names that are none of an array's."""
+        self._awaits_name = False
 
-    def __init__(self, *, is_object: bool) -> None:
-        self.is_object = self.awaits_name = is_object
-        self.name: str | None = None
+    @property
+    def depth(self) -> int:
+        """
+        How many objects and arrays are open.
+        """
+        return len(self._objects)
+
+    @property
+    def is_named(self) -> bool:
+        """
+        Whether the value that comes next has a name of its own.
+        """
+        return bool(self._objects) and self._objects[-1]
+
+    def begins_value(self, part: str) -> bool:
+        """
+        Read *part* if it is a name or separates values, and tell whether it is neither.
+        """
+        if part in _SEPARATORS:
+            self._awaits_name = part == "," and self._objects[-1]
+        elif self._awaits_name and part not in _ENDS:
+            self._forget_name()
+            name: str = json.loads(part)
+            self._names[-1] = name
+            self.path.append(name)
+            self._awaits_name = False
+        else:
+            return part not in _ENDS
+        return False
+
+    def open(self, part: str) -> None:
+        """
+        Go into the object or array that *part* begins.
+        """
+        self._objects.append(part == "{")
+        self._names.append(None)
+        self._awaits_name = part == "{"
+
+    def close(self) -> None:
+        """
+        Come out of the object or array that is open.
+        """
+        self._forget_name()
+        self._names.pop()
+        self._objects.pop()
+        self._awaits_name = False
+
+    def _forget_name(self) -> None:
+        if self._names[-1] is not None:
+            self.path.pop()
 
 
 def _values(text: str, is_wanted: Callable[[Sequence[str]], bool]) -> Iterator[tuple[int, int]]:
     """
     Yield where in *text* the values begin and end whose names are wanted; what is within them is not looked at.
-
-    A loop, as JSON may be nested deeper than Python can call functions.
     """
-    stack: list[_Open] = []
+    reader = _Reader()
     wanted: tuple[int, int] | None = None  # how many are open around the value, and where it begins
     for found in _TOKEN.finditer(text):
         part = found[0]
-        if part in _SEPARATORS:
-            stack[-1].awaits_name = part == "," and stack[-1].is_object
-            continue
-        if part in _ENDS:
-            stack.pop()
-        elif stack and stack[-1].awaits_name:
-            stack[-1].name, stack[-1].awaits_name = json.loads(part), False
-            continue
-        else:
-            if wanted is None and stack and stack[-1].is_object:
-                path = [one.name for one in stack if one.name is not None]
-                wanted = (len(stack), found.start()) if is_wanted(path) else None
+        if reader.begins_value(part):
+            if wanted is None and reader.is_named and is_wanted(reader.path):
+                wanted = reader.depth, found.start()
             if part in _BEGINNINGS:
-                stack.append(_Open(is_object=part == "{"))
+                reader.open(part)
                 continue
-        if wanted is not None and wanted[0] == len(stack):
+        elif part in _ENDS:
+            reader.close()
+        else:
+            continue
+        if wanted is not None and wanted[0] == reader.depth:
             yield wanted[1], found.end()
             wanted = None

@@ -275,8 +275,8 @@ def _digest(query: JobQuery) -> int:
     """
     Return a number by which a cursor knows the question that it belongs to.
     """
-    facts = repr(replace(query, states=frozenset())), sorted(query.states)
-    return zlib.crc32(repr(facts).encode("utf-8", "surrogatepass"))
+    facts = repr(replace(query, states=frozenset())) + ",".join(sorted(query.states))
+    return zlib.crc32(facts.encode())
 
 
 def _no_cursor() -> InvalidQuery:

@@ -119,9 +119,6 @@ class Access:
     def granted(self, environ: WSGIEnvironment) -> Grant | None:
         """
         Return what a request may do; ``None``: nothing.
-
-        Raises:
-            Throttled: Its token is not looked at.
         """
         grant = self._by_header(environ) or self._by_cookie(environ)
         if grant is None and self._authorize is not None:
@@ -137,8 +134,13 @@ class Access:
         Raises:
             Throttled: It is not looked at.
         """
-        token = self._found(text.encode("utf-8", "surrogatepass"), environ)
-        return None if token is None else (token.cookie, token.signed())
+        address = environ.get("REMOTE_ADDR", "")
+        self._guesses.check(address)
+        token = self._found(text.encode("utf-8", "surrogatepass"))
+        if token is None:
+            self._guesses.note(address)
+            return None
+        return token.cookie, token.signed()
 
     @property
     def cookies(self) -> Iterable[str]:
@@ -152,22 +154,18 @@ class Access:
         scheme, _, given = environ.get("HTTP_AUTHORIZATION", "").encode("latin-1", "replace").partition(b" ")
         if scheme.lower() != b"bearer" or not self._tokens:
             return None
-        token = self._found(given.strip(), environ)
+        token = self._found(given.strip())
         return None if token is None else replace(token.grant, by_header=True)
 
     def _by_cookie(self, environ: WSGIEnvironment) -> Grant | None:
         cookies = _cookies(environ)
         return next((one.grant for one in self._tokens if one.is_signed(cookies.get(one.cookie, ""))), None)
 
-    def _found(self, given: bytes, environ: WSGIEnvironment) -> _Token | None:
+    def _found(self, given: bytes) -> _Token | None:
         """
         Return the token that was *given*. All are compared, so that it takes the same time for each.
         """
-        address = environ.get("REMOTE_ADDR", "")
-        self._guesses.check(address)
         found = [token for token in self._tokens if token.is_text(given)]
-        if not found:
-            self._guesses.note(address)
         return found[0] if found else None
 
 
@@ -201,7 +199,9 @@ class _Token:
 
 class Guesses:
     """
-    Counts wrong tokens by the address that they came from; in this process alone, and for a minute.
+    Counts wrong tokens in the form by the address that they came from; in this process alone, and for a minute.
+
+    Not those in a header: a script with an outdated token would lock out all others behind the same proxy.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -251,7 +251,10 @@ def is_same_site(environ: WSGIEnvironment) -> bool:
     if fetched is not None:
         return bool(fetched == "same-origin")
     origin = environ.get("HTTP_ORIGIN")
-    return origin is None or urlsplit(origin).netloc.lower() == environ.get("HTTP_HOST", "").lower()
+    if origin is None:
+        return True
+    scheme, _, host = origin.lower().partition("://")
+    return scheme in ("http", "https") and host == environ.get("HTTP_HOST", "").lower()
 
 
 def csrf_cookie(environ: WSGIEnvironment) -> str | None:

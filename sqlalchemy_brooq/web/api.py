@@ -52,6 +52,7 @@ def show_document() -> Response:
     """
     Describe all of this.
     """
+    _arguments()
     return _answered(document(request.root_path))
 
 

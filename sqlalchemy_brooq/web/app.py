@@ -16,7 +16,6 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 from werkzeug.exceptions import HTTPException
 
-from sqlalchemy_brooq.browse import Transactions
 from sqlalchemy_brooq.config import Config
 from sqlalchemy_brooq.queue import Queue
 from sqlalchemy_brooq.vocabulary import TERMINAL, JobState
@@ -72,10 +71,12 @@ def create_app(
         anonymous=anonymous,
         read_only=read_only,
     )
-    reading = Reading(
-        _transactions(source, schema), masks=masks, ttls=None if config is None else ttls(config), budget=budget
+    engine = _engine(source)
+    transactions = partial(
+        short_transaction, engine.execution_options(schema_translate_map={None: schema}) if schema else engine
     )
-    app.extensions[current.EXTENSION] = {"access": access, "reading": reading, "title": title}
+    reading = Reading(transactions, masks=masks, ttls=None if config is None else ttls(config), budget=budget)
+    app.extensions[current.EXTENSION] = {"access": access, "reading": reading, "engine": engine}
     app.config["MAX_CONTENT_LENGTH"] = app.config["MAX_FORM_MEMORY_SIZE"] = LARGEST
     _wire(app, title)
     return app
@@ -88,16 +89,15 @@ def ttls(config: Config) -> dict[JobState, timedelta]:
     return {state: getattr(config, f"retention_ttl_{state}") for state in JobState if state in TERMINAL}
 
 
-def _transactions(source: Source, schema: str | None) -> Transactions:
+def _engine(source: Source) -> Engine:
+    """
+    Return what connects; where *source* can't, an engine is derived from its URL.
+    """
     if isinstance(source, Queue):
-        engine = source._plain_source()  # noqa: SLF001 - the very engine that a worker of it would connect with
-    elif isinstance(source, AsyncEngine) or needs_derived(source):
-        engine = derived_engine(source)
-    else:
-        engine = source
-    return partial(
-        short_transaction, engine.execution_options(schema_translate_map={None: schema}) if schema else engine
-    )
+        return source._plain_source()  # noqa: SLF001 - the very engine that a worker of it would connect with
+    if isinstance(source, AsyncEngine) or needs_derived(source):
+        return derived_engine(source)
+    return source
 
 
 def _wire(app: Flask, title: str) -> None:

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 from uuid import UUID
 
 from sqlalchemy_brooq.durations import shown
-from sqlalchemy_brooq.kinds import DURATION
+from sqlalchemy_brooq.kinds import DURATION, MAX_INTEGER
 from sqlalchemy_brooq.search import InvalidQuery, JobQuery
 from sqlalchemy_brooq.statements.browsing import PRIVATE
 from sqlalchemy_brooq.statements.searching import Since
@@ -45,13 +45,14 @@ FILTER: Final = ("topic", "state", "key", *MOMENTS)
 PLURALS: Final = {"topic": "topics", "state": "states"}
 
 
-def arguments(query_string: bytes, names: Iterable[str]) -> dict[str, list[str]]:
+def arguments(query_string: bytes, names: Iterable[str], *, from_form: bool = False) -> dict[str, list[str]]:
     """
-    Return the parameters of a query string; empty ones count as not given, but for those about payloads.
+    Return the parameters of a query string.
 
     Args:
         query_string: As it was sent.
         names: Those that there are; `PAYLOAD` stands for all that begin so.
+        from_form: Whether empty ones count as not given: a form sends all that it has.
 
     Raises:
         InvalidQuery: It isn't text, or names what there isn't.
@@ -64,6 +65,8 @@ def arguments(query_string: bytes, names: Iterable[str]) -> dict[str, list[str]]
             raise InvalidQuery(f"there is no parameter {shown(name)} here: {_listed(allowed)}")
         if value or is_payload:
             found.setdefault(name, []).append(value)
+        elif not from_form:
+            raise InvalidQuery(f"{name}: it is empty: give it a value, or leave it out")
     for name, values in found.items():
         if len(values) > 1 and name not in SEVERAL:
             raise InvalidQuery(f"{shown(name)} is given {len(values)} times: once is enough")
@@ -190,11 +193,11 @@ def order_of(body: object) -> Order:
         if len(given) > 1:
             raise InvalidQuery("dry_run and expected go with a filter: ids say which jobs these are")
         return Order([_id(one) for one in _texts("ids", given["ids"])], None)
-    dry_run, expected = given.get("dry_run", False), given.get("expected")
+    dry_run, expected = given.get("dry_run", False), None
     if not isinstance(dry_run, bool):
         raise InvalidQuery(f"dry_run: {shown(dry_run)} is neither true nor false")
-    if expected is not None and (not isinstance(expected, int) or isinstance(expected, bool) or expected < 0):
-        raise InvalidQuery(f"expected: {shown(expected)} is no number of jobs")
+    if "expected" in given:
+        expected = _count("expected", given["expected"])
     if dry_run == (expected is not None):
         raise InvalidQuery("count first, with dry_run true; then give that number as expected, and no dry_run")
     return Order(_query_of_object(given["filter"]), expected)
@@ -219,10 +222,9 @@ def _query_of_object(value: object) -> JobQuery:
     fields: dict[str, list[str]] = {}
     for name in FILTER:
         field = PLURALS.get(name, name)
-        if given.get(field) is not None:
+        if field in given:
             fields[name] = _texts(field, given[field]) if name in PLURALS else [_text(field, given[field])]
-    payload = given.get("payload")
-    for path, wanted in _object("payload", {} if payload is None else payload, None).items():
+    for path, wanted in _object("payload", given.get("payload", {}), None).items():
         fields[PAYLOAD + path] = [_text(f"payload {shown(path)}", wanted)]
     return query_of(fields)
 
@@ -239,6 +241,16 @@ def _texts(what: str, value: object) -> list[str]:
     if not isinstance(value, list):
         raise InvalidQuery(f"{what} is to be a JSON array")
     return [_text(what, one) for one in value]
+
+
+def _count(what: str, value: object) -> int:
+    """
+    Return *value* as a number of something; 2.0 is one, as JSON knows no difference.
+    """
+    whole = int(value) if isinstance(value, float) and value.is_integer() else value
+    if isinstance(whole, int) and not isinstance(whole, bool) and 0 <= whole <= MAX_INTEGER:
+        return whole
+    raise InvalidQuery(f"{what}: {shown(value)} is no number of jobs")
 
 
 def _text(what: str, value: object) -> str:

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from typing import Final, cast
 
-from flask import Response, current_app, g, request
+from flask import current_app, g, request
+from werkzeug.wrappers import Response
 
 from sqlalchemy_brooq.web.access import SESSION, Access, Grant, Role, csrf_cookie, new_csrf
 from sqlalchemy_brooq.web.reading import Reading

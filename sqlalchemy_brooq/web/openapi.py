@@ -19,6 +19,7 @@ Schema: TypeAlias = dict[str, Any]
 
 STATES: Final = [state.value for state in JobState]
 ENDS: Final = [state.value for state in JobState if state in TERMINAL]
+CANCELABLES: Final = [state.value for state in JobState if state not in TERMINAL]
 PROBLEM: Final = "application/problem+json"
 JSON: Final = "application/json"
 
@@ -85,9 +86,21 @@ def _operation(name: str, summary: str, answer: Schema, *codes: int, **further: 
     """
     Return an operation that answers with *answer*, or with one of these *codes*.
     """
-    problems = {str(code): {"$ref": f"#/components/responses/{code}"} for code in (401, 403, *codes, 422, 429, 503)}
+    problems = {str(code): {"$ref": f"#/components/responses/{code}"} for code in (401, 403, *codes, 422, 503)}
     known = {"200": {"description": "It was done.", "content": {JSON: {"schema": answer}}}}
     return {"operationId": name, "summary": summary, "responses": known | dict(sorted(problems.items())), **further}
+
+
+def _body(which: str) -> dict[str, Any]:
+    """
+    Return a body that says which jobs: by their ids, or by a filter, whose jobs are counted first.
+    """
+    ways = [
+        _object({"ids": _array(_ID, maxItems=MOST)}),
+        _object({"filter": _ref(which), "dry_run": {"const": True}}),
+        _object({"filter": _ref(which), "expected": {**_COUNT, "maximum": MOST}}),
+    ]
+    return {"required": True, "content": {JSON: {"schema": {"oneOf": ways}}}}
 
 
 _TEXT: Final[Schema] = {"type": "string"}
@@ -118,7 +131,6 @@ _CODES: Final = {
     413: "The body is too long.",
     415: "The body is not sent as JSON.",
     422: "A value is refused; the text says which, and why.",
-    429: "Too many wrong tokens came from this address.",
     503: "The database can't be asked, or would take too long for an answer: it is not known.",
 }
 _RESPONSES: Final = {
@@ -187,15 +199,17 @@ _SCHEMAS: Final[dict[str, Schema]] = {
             "replayed_by": _or_null(_object({"id": _ID, "state": _STATE})),
         }
     ),
-    "Filter": _object(_FILTER, optional=tuple(_FILTER)),
-    "Order": {
-        "description": "Which jobs: by their ids, or by a filter. What a filter means is counted first.",
-        "oneOf": [
-            _object({"ids": _array(_ID, maxItems=MOST)}),
-            _object({"filter": _ref("Filter"), "dry_run": {"const": True}}),
-            _object({"filter": _ref("Filter"), "expected": {**_COUNT, "maximum": MOST}}),
-        ],
-    },
+    "Cancelable": _object(
+        {name: schema for name, schema in _FILTER.items() if not name.startswith("ended_")}
+        | {"states": _array({"type": "string", "enum": CANCELABLES})},
+        optional=tuple(_FILTER),
+        description="Which jobs, none of which is over; what isn't given excludes none.",
+    ),
+    "Replayable": _object(
+        _FILTER | {"states": _array({"type": "string", "enum": ENDS}, minItems=1)},
+        optional=tuple(_FILTER.keys() - {"states"}),
+        description="Which jobs that are over; what isn't given, but for the states, excludes none.",
+    ),
     "Count": _object(
         {
             "expected": {**_COUNT, "maximum": MOST, "description": "What to name when it is to be done."},
@@ -235,7 +249,6 @@ _LIST: Final = [
     _query("limit", {"type": "integer", "minimum": 1, "maximum": LONGEST_PAGE, "default": PAGE}, "Jobs on a page."),
     _query("after", _TEXT, "The cursor that the page before names as next."),
 ]
-_BODY: Final = {"required": True, "content": {JSON: {"schema": _ref("Order")}}}
 _ONE: Final = [{"$ref": "#/components/parameters/id"}]
 _COUNTED: Final = {"anyOf": [_ref("Changes"), _ref("Count")]}
 _SENT: Final = (400, 409, 413, 415)
@@ -295,10 +308,12 @@ _PATHS: Final[dict[str, Any]] = {
         "get": _operation("showJob", "All about one job.", _ref("WholeJob"), 404),
     },
     "/api/jobs/cancel": {
-        "post": _operation("cancelJobs", "Cancel jobs.", _COUNTED, *_SENT, requestBody=_BODY),
+        "post": _operation("cancelJobs", "Cancel jobs.", _COUNTED, *_SENT, requestBody=_body("Cancelable")),
     },
     "/api/jobs/replay": {
-        "post": _operation("replayJobs", "Replay jobs that are over.", _COUNTED, *_SENT, requestBody=_BODY),
+        "post": _operation(
+            "replayJobs", "Replay jobs that are over.", _COUNTED, *_SENT, requestBody=_body("Replayable")
+        ),
     },
     "/api/jobs/{id}/cancel": {
         "parameters": _ONE,
