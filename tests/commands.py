@@ -223,7 +223,8 @@ class RunningWorker:
     def _announced(self) -> list[str]:
         # A handler may print before, and the last line may be half there.
         whole, _, _ = self.out.rpartition("\n")
-        return [line for line in whole.splitlines() if re.match(r"(worker \S+ serves|\d+ processes serve) ", line)]
+        pattern = r"(worker \S+ serves|\d+ processes serve|the dashboard is at) "
+        return [line for line in whole.splitlines() if re.match(pattern, line)]
 
     def url(self, path: str) -> str:
         """

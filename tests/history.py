@@ -86,6 +86,17 @@ def _fill(url: URL) -> None:
         connection.execute("VACUUM (FREEZE, ANALYZE) job")
 
 
+@pytest.fixture(scope="module")
+def history_of_module(admin: Admin, server_url: URL, history_template: str) -> Iterator[Engine]:
+    """
+    An engine on a database with a million terminal jobs, for tests of one module that only read it.
+    """
+    with fresh_database(admin, server_url, template=history_template, large=True) as url:
+        engine = create_engine(url)
+        yield engine
+        engine.dispose()
+
+
 @pytest.fixture
 def history_url(admin: Admin, server_url: URL, history_template: str) -> Iterator[URL]:
     """

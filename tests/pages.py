@@ -13,6 +13,7 @@ What is done with a block, its language says:
     then it gets Ctrl-C, and must end with exit code 0. So must all others, but for one that the page says ``# fails``.
     A web server, ``uvicorn`` or ``flask run``, goes on like a worker, on a port of its own, which takes the place of
     the one that a page names.
+    ``brooq-worker web`` does so too, on any free port, which then stands for the one that the page names.
 ``sql``
     Is executed. What begins with SELECT is asked again until the answer is the one that the page shows.
 ``text``
@@ -42,6 +43,7 @@ import psycopg
 import pytest
 from sqlalchemy import URL
 
+from tests.commands import COMMAND as COMMAND_LINE
 from tests.commands import RunningWorker, brooq_worker, environment, shown
 from tests.psql import libpq_variables, psql_folder
 from tests.servers import ROOT
@@ -54,6 +56,8 @@ PROGRAMS: Final = {"alembic": "alembic", "brooq-worker": "sqlalchemy_brooq", "py
 SERVERS: Final = {"uvicorn": "127.0.0.1:8000", "flask": "127.0.0.1:5000"}
 """Web servers, and the address of each that pages name."""
 ANY_PORT: Final = {"UVICORN_PORT": "0", "FLASK_RUN_PORT": "0"}
+DASHBOARD: Final = "127.0.0.1:8091"
+"""Where ``brooq-worker web`` listens unless it is told otherwise."""
 
 ACTING: Final = frozenset({"diff", "python", "shell", "sql"})
 """Languages that ask a reader to do something."""
@@ -200,6 +204,8 @@ class Reader:
                     self._start_worker(arguments)
                 case [server, *arguments] if server in SERVERS:
                     self._start_server(server, arguments)
+                case ["brooq-worker", "web", *arguments] if "--help" not in arguments:
+                    self._serve(arguments)
                 case _ if {"|", ">", "alembic", "curl", "psql", "pytest"} & set(words):
                     self._answers(self._shell(line, f"{block.place}: {line}"))
                 case ["brooq-worker", *arguments]:
@@ -255,6 +261,15 @@ class Reader:
         worker = RunningWorker(*arguments, cwd=self._folder, DATABASE_URL=self._url, PYTHONPATH=self._python_path)
         self._worker = self._stack.enter_context(worker)
         worker.announcement()
+
+    def _serve(self, arguments: list[str]) -> None:
+        self._end_worker()
+        command = (*COMMAND_LINE, "web", "--listen", "127.0.0.1:0")
+        web = RunningWorker(
+            *arguments, cwd=self._folder, command=command, DATABASE_URL=self._url, PYTHONPATH=self._python_path
+        )
+        self._worker = self._stack.enter_context(web)
+        self._addresses[DASHBOARD] = web.announcement().partition("//")[2].rstrip("/")
 
     def _end_worker(self) -> None:
         if self._worker is not None:

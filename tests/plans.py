@@ -4,7 +4,7 @@ How PostgreSQL goes about a statement of ours: its plan, and how many pages it r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,11 +32,14 @@ class Plan:
         """
         The scans of the job table: the index's name, or ``Seq Scan``.
         """
-        return {
-            node.get("Index Name", node["Node Type"])
-            for node in self.nodes
-            if node.get("Relation Name") == "job" or "Index Name" in node
-        } - {"Bitmap Heap Scan"}
+        return _scans(self.nodes)
+
+
+def job_scans(plan: dict[str, Any]) -> set[str]:
+    """
+    Return the scans of the job table in a plan as PostgreSQL tells it: the index's name, or ``Seq Scan``.
+    """
+    return _scans(_nodes(plan))
 
 
 def explained(connection: Connection, statement: Executable, parameters: dict[str, Any], mode: str) -> Plan:
@@ -62,6 +65,14 @@ def explained(connection: Connection, statement: Executable, parameters: dict[st
     connection.exec_driver_sql("DEALLOCATE ALL")
     root = row[0][0]["Plan"]
     return Plan(tuple(_nodes(root)), root["Shared Hit Blocks"] + root["Shared Read Blocks"], int(root["Actual Rows"]))
+
+
+def _scans(nodes: Iterable[dict[str, Any]]) -> set[str]:
+    return {
+        node.get("Index Name", node["Node Type"])
+        for node in nodes
+        if node.get("Relation Name") == "job" or ("Index Name" in node and node["Index Name"].startswith("job_"))
+    } - {"Bitmap Heap Scan"}
 
 
 def _sent(kind: Any, value: Any, dialect: Any) -> Any:

@@ -266,8 +266,8 @@ def test_a_login_holds_in_every_process_and_no_longer_than_the_token_and_half_a_
     assert opened(value) == 401
 
 
-def test_the_login_of_a_reader_reads_alone(engine: Engine) -> None:
-    app = create_app(engine, token=TOKEN, read_token=READ_TOKEN)
+def test_the_login_of_a_reader_reads_alone() -> None:
+    app = create_app(NOWHERE, token=TOKEN, read_token=READ_TOKEN)
     browser = logged_in(app, READ_TOKEN)
 
     assert code(browser) == 200
@@ -297,15 +297,13 @@ def test_the_login_of_a_reader_reads_alone(engine: Engine) -> None:
     ],
 )
 @pytest.mark.parametrize("how", ["login", "host", "anonymous"])
-def test_a_write_has_to_come_from_a_page_of_ours(
-    engine: Engine, how: str, headers: dict[str, str], expected: int
-) -> None:
+def test_a_write_has_to_come_from_a_page_of_ours(how: str, headers: dict[str, str], expected: int) -> None:
     ways: dict[str, dict[str, Any]] = {
         "login": {"token": TOKEN},
         "host": {"authorize": lambda _: Grant(Role.WRITE, "ada")},
         "anonymous": {"anonymous": Role.WRITE},
     }
-    app = create_app(engine, **ways[how])
+    app = create_app(NOWHERE, **ways[how])
     browser = logged_in(app) if how == "login" else app.test_client()
     browser.set_cookie(access.CSRF_COOKIE, CSRF)
 
@@ -316,8 +314,8 @@ def test_a_write_has_to_come_from_a_page_of_ours(
 
 
 @pytest.mark.parametrize("secret", ["", "x", "x" * 21])
-def test_a_short_secret_of_a_form_is_none(engine: Engine, secret: str) -> None:
-    browser = create_app(engine, anonymous=Role.WRITE).test_client()
+def test_a_short_secret_of_a_form_is_none(secret: str) -> None:
+    browser = create_app(NOWHERE, anonymous=Role.WRITE).test_client()
     browser.set_cookie(access.CSRF_COOKIE, secret)
 
     answer = browser.post("/api/jobs/cancel", json={"ids": []}, headers={"X-CSRF-Token": secret})
@@ -408,9 +406,9 @@ def test_each_change_is_a_line_in_the_log(engine: Engine, caplog: pytest.LogCapt
     assert "secret" not in caplog.text
 
 
-def test_who_it_was_can_t_forge_a_line(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+def test_who_it_was_can_t_forge_a_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "sqlalchemy_brooq.web.audit")
-    app = create_app(engine, authorize=lambda _: Grant(Role.WRITE, "eve\n2026-12-01 INFO root canceled"))
+    app = create_app(NOWHERE, authorize=lambda _: Grant(Role.WRITE, "eve\n2026-12-01 INFO root canceled"))
     browser = app.test_client()
     browser.set_cookie(access.CSRF_COOKIE, CSRF)
 

@@ -27,6 +27,14 @@ def api(engine: Engine) -> Program:
     return Program(engine, masks=["password", "card.number"])
 
 
+@pytest.fixture
+def offline() -> Program:
+    """
+    An API without a database: what it answers otherwise than with 503, it answers without asking.
+    """
+    return Program(create_engine("postgresql+psycopg://u@127.0.0.1:1/none"))
+
+
 # -- what it tells
 
 
@@ -346,8 +354,8 @@ def test_a_job_that_somebody_holds_is_left_alone_and_said(
         ("&".join(["topic=a"] * 300), "more than 200 parameters"),
     ],
 )
-def test_a_query_that_makes_no_sense_is_refused_with_a_reason(api: Program, query: str, reason: str) -> None:
-    answer = api.app.test_client().get("/api/jobs", environ_overrides={"QUERY_STRING": query}, headers=bearer())
+def test_a_query_that_makes_no_sense_is_refused_with_a_reason(offline: Program, query: str, reason: str) -> None:
+    answer = offline.app.test_client().get("/api/jobs", environ_overrides={"QUERY_STRING": query}, headers=bearer())
 
     assert answer.status_code == 422, answer.text
     assert answer.mimetype == "application/problem+json"
@@ -365,7 +373,6 @@ def test_a_query_at_the_edge_finds_nothing(api: Program, query: str) -> None:
         ("nowhere", 404),
         ("jobs/1", 404),
         ("jobs/%00", 404),
-        ("jobs/" + "0" * 32, 404),
         ("topics?x=1", 422),
         ("throughput?period=1ms&buckets=500", 422),
         ("throughput?period=0", 422),
@@ -374,8 +381,8 @@ def test_a_query_at_the_edge_finds_nothing(api: Program, query: str) -> None:
         ("openapi.json?x", 422),
     ],
 )
-def test_an_address_that_leads_nowhere_says_so(api: Program, path: str, code: int) -> None:
-    assert api.refused(path, code)
+def test_an_address_that_leads_nowhere_says_so(offline: Program, path: str, code: int) -> None:
+    assert offline.refused(path, code)
 
 
 @pytest.mark.parametrize(
@@ -412,19 +419,21 @@ def test_an_address_that_leads_nowhere_says_so(api: Program, path: str, code: in
         (b"x" * 2_000_000, 413, "exceeds"),
     ],
 )  # fmt: skip
-def test_a_body_that_makes_no_sense_is_refused_with_a_reason(api: Program, body: bytes, code: int, reason: str) -> None:
-    assert reason in api.post("jobs/cancel", code=code, data=body, content_type="application/json")["detail"]
+def test_a_body_that_makes_no_sense_is_refused_with_a_reason(
+    offline: Program, body: bytes, code: int, reason: str
+) -> None:
+    assert reason in offline.post("jobs/cancel", code=code, data=body, content_type="application/json")["detail"]
 
 
-def test_a_replay_has_to_say_of_which_jobs_that_are_over(api: Program) -> None:
+def test_a_replay_has_to_say_of_which_jobs_that_are_over(offline: Program) -> None:
     for wanted in ({}, {"states": ["dead", "pending"]}, {"ended_since": "1h"}):
-        refusal = api.post("jobs/replay", {"filter": wanted, "dry_run": True}, 422)["detail"]
+        refusal = offline.post("jobs/replay", {"filter": wanted, "dry_run": True}, 422)["detail"]
         assert "say which jobs that are over" in refusal
 
 
-def test_another_kind_of_body_or_method_is_refused(api: Program) -> None:
-    assert "sent as application/json" in api.post("jobs/cancel", code=415, data={"ids": "1"})["detail"]
-    assert api.post("jobs", {}, 405)["detail"] == "this address doesn't take that method"
+def test_another_kind_of_body_or_method_is_refused(offline: Program) -> None:
+    assert "sent as application/json" in offline.post("jobs/cancel", code=415, data={"ids": "1"})["detail"]
+    assert offline.post("jobs", {}, 405)["detail"] == "this address doesn't take that method"
 
 
 def test_a_fault_of_ours_is_no_traceback_for_whoever_asks(

@@ -192,7 +192,9 @@ def _listening(application: WSGIApplication, place: tuple[str, int], options: Ma
         from waitress.server import create_server
     except ImportError as error:
         raise _missing(error) from None
-    (host, port), proxy = place, options["trust_proxy"]
+    host, port = place
+    proxy = options["trust_proxy"]
+    proxied = {"trusted_proxy": proxy, "trusted_proxy_headers": FORWARDED} if proxy else {}
     try:
         server = create_server(
             application,
@@ -201,8 +203,7 @@ def _listening(application: WSGIApplication, place: tuple[str, int], options: Ma
             threads=THREADS,
             ident=None,  # who serves is nobody's business
             url_prefix=options["prefix"],
-            trusted_proxy=proxy,
-            trusted_proxy_headers=FORWARDED if proxy else None,
+            **proxied,
             # Without them the application would take what a proxy passes on for a request of this machine's.
             clear_untrusted_proxy_headers=False,
         )

@@ -124,7 +124,7 @@ def since(text: str) -> Since:
     """
     Return the moment that *text* is, or how long ago it was.
     """
-    if re.match(r"\d{4}-?[\dW]", text) is None:
+    if re.match("[0-9]{4}-", text) is None:
         return duration(text)
     try:
         moment = datetime.fromisoformat(text)
