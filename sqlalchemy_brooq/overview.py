@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from sqlalchemy_brooq.browse import Transactions, ask
 from sqlalchemy_brooq.schema import translated_schema
-from sqlalchemy_brooq.search import asked
+from sqlalchemy_brooq.search import asked, too_slow
 from sqlalchemy_brooq.statements import browsing, checking, overview
 from sqlalchemy_brooq.statements.overview import ENDS
 from sqlalchemy_brooq.statements.watching import ready_ages
@@ -41,9 +41,9 @@ class TopicOverview:
     """Of the ready and scheduled ones, those that wait for another attempt."""
     oldest_ready_seconds: float | None = None
     """How long the job that has been ready for longest waits; ``None`` also where none is ready."""
-    last_hour: Mapping[str, int] | None = field(default_factory=lambda: {state.value: 0 for state in ENDS})
+    last_hour: dict[str, int] | None = field(default_factory=lambda: {state.value: 0 for state in ENDS})
     """terminal state -> how many ended in it within the last hour."""
-    last_day: Mapping[str, int] | None = field(default_factory=lambda: {state.value: 0 for state in ENDS})
+    last_day: dict[str, int] | None = field(default_factory=lambda: {state.value: 0 for state in ENDS})
 
     @property
     def failure_share_last_hour(self) -> float | None:
@@ -132,8 +132,14 @@ def topics(transactions: Transactions, *, budget: timedelta) -> list[TopicOvervi
     """
     Return how each topic does where anything waits, runs, or ended within the last day, in the topics' order.
 
-    Each count is a transaction of its own, so together they are no snapshot; what takes longer than *budget* is not
-    known.
+    Each count is a transaction of its own, so together they are no snapshot.
+
+    Args:
+        transactions: Where to read.
+        budget: How long the database may take for each count; what takes longer is not known.
+
+    Raises:
+        TooSlow: Nothing is known.
     """
     found: dict[str, TopicOverview] = {}
     unknown: list[str] = []
@@ -149,7 +155,9 @@ def topics(transactions: Transactions, *, budget: timedelta) -> list[TopicOvervi
         for row in rows or ():
             one = found.setdefault(row.topic, TopicOverview(row.topic))
             for name in names:
-                setattr(one, name, _value(name, row))
+                _note(one, name, row)
+    if unknown and not found:
+        raise too_slow("counting jobs by topic", budget)
     for one in found.values():
         for name in unknown:
             setattr(one, name, None)
@@ -173,9 +181,8 @@ def throughput(
     found: dict[str, Series] = {}
     for row in asked(transactions, overview.throughput(topic), parameters, budget, doing):
         series = found.setdefault(row.topic, Series(*([0] * buckets for _ in ENDS)))
-        place = (row.bucket - moments[0]) // width
-        for state in ENDS:
-            getattr(series, state)[min(place, buckets - 1)] = getattr(row, state)
+        place = min((row.bucket - moments[0]) // width, buckets - 1)
+        getattr(series, row.state)[place] += row.jobs
     return Throughput(moments, width, {name: found[name] for name in sorted(found)})
 
 
@@ -216,15 +223,14 @@ def _due(transactions: Transactions, state: JobState, ttl: timedelta, budget: ti
     return None if rows is None else int(rows[0][0])
 
 
-def _value(name: str, row: Any) -> Any:
+def _note(one: TopicOverview, name: str, row: Any) -> None:
     match name:
         case "last_hour" | "last_day":
-            prefix = name.removeprefix("last_")
-            return {state.value: getattr(row, f"{prefix}_{state}") for state in ENDS}
+            getattr(one, name)[row.state] = getattr(row, name.removeprefix("last_"))
         case "oldest_ready_seconds":
-            return None if row.seconds is None else min(row.seconds, _EVER)
+            one.oldest_ready_seconds = None if row.seconds is None else min(row.seconds, _EVER)
         case _:
-            return getattr(row, name)
+            setattr(one, name, getattr(row, name))
 
 
 def _failure_share(ends: Mapping[str, int] | None) -> float | None:

@@ -187,7 +187,7 @@ def count(transactions: Transactions, query: JobQuery, *, limit: int, budget: ti
         TooSlow: It took longer than *budget*.
     """
     rows = asked(transactions, searching.counts(query.wanted()), {"limit": limit + 1}, budget, "counting these jobs")
-    found = {row.state: row.count for row in rows}
+    found = {row.state: row.jobs for row in rows}
     return {state: found[state] for state in JobState if state in found}
 
 
@@ -246,8 +246,15 @@ def asked(
     """
     rows = ask(transactions, statement, parameters, budget)
     if rows is None:
-        raise TooSlow(f"{doing} took longer than {format_duration(budget)}, and was given up")
+        raise too_slow(doing, budget)
     return rows
+
+
+def too_slow(doing: str, budget: timedelta) -> TooSlow:
+    """
+    Return what to raise where *doing* that took longer than *budget*.
+    """
+    return TooSlow(f"{doing} took longer than {format_duration(budget)}, and was given up")
 
 
 def _written(query: JobQuery, row: Any, position: _Cursor | None) -> str:

@@ -266,6 +266,15 @@ def test_a_login_holds_in_every_process_and_no_longer_than_the_token_and_half_a_
     assert opened(value) == 401
 
 
+def test_odd_cookies_of_others_log_nobody_out() -> None:
+    browser = logged_in(create_app(NOWHERE, token=TOKEN))
+    (name,) = create_app(NOWHERE, token=TOKEN).extensions[current.EXTENSION]["access"].cookies
+    header = f'a b=c d; {{"x": 1}}; é=\xff; ; {name}={cookie(browser, name)}; z'
+
+    other = create_app(NOWHERE, token=TOKEN).test_client(use_cookies=False)
+    assert code(other, environ_overrides={"HTTP_COOKIE": header}) == 200
+
+
 def test_the_login_of_a_reader_reads_alone() -> None:
     app = create_app(NOWHERE, token=TOKEN, read_token=READ_TOKEN)
     browser = logged_in(app, READ_TOKEN)

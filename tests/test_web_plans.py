@@ -102,7 +102,8 @@ def asks(reading: Reading) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "died", partial(reading.died, 20)
     for name, query in QUERIES.items():
         yield f"jobs: {name}", partial(reading.jobs, query)
-        yield f"count: {name}", partial(reading.count, query)
+        if name != "all":  # of which the first ones are counted, wherever they are
+            yield f"count: {name}", partial(reading.count, query)
 
 
 def overview(watched: Watched) -> None:

@@ -90,11 +90,11 @@ def web_command(
     """
     load_dotenv(app_dir)
     queue = load_queue(target, app_dir) if target is not None else None
-    log_to_stderr(log_level, log_format)
     config = _config(queue)
     tokens = {"token": config.api_token, "read_token": _read_token(options["read_token_file"])}
     place = _place(options["listen"])
     _check_exposure(place[0], config, options, is_locked=any(tokens.values()))
+    log_to_stderr(log_level, log_format)
     with explained(), _source(queue, database_url, schema) as source:
         in_schema = schema if source is queue else None  # an engine of our own has been told
         application = _application(source, {**options, **tokens, "schema": in_schema})

@@ -27,12 +27,13 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import OID
 
 from sqlalchemy_brooq.model import JOB
-from sqlalchemy_brooq.statements.fence import PROCESSING, in_states, literal
+from sqlalchemy_brooq.statements.fence import PROCESSING, in_states
 from sqlalchemy_brooq.statements.shapes import known, readable
 from sqlalchemy_brooq.vocabulary import TERMINAL, JobState
 
 ORIGIN: Final = datetime(2000, 1, 1, tzinfo=UTC)
 """Where the buckets of a chart begin to be counted, so that they stay where they are as time passes."""
+_TOPIC_AND_STATE: Final = (JOB.c.topic, JOB.c.state)
 ENDS: Final = tuple(state for state in JobState if state in TERMINAL)
 
 #: What the planner knows of the states of the rows; none where the table was never analyzed.
@@ -52,13 +53,12 @@ _REFERENCES: Final = """
 
 def ended_lately() -> Select[Any]:
     """
-    Answer with (topic, and a count of each terminal state, twice) of what ended within ``day``, and within ``hour``.
+    Answer with (topic, state, day, hour): how many jobs ended so within these two parameters.
     """
     is_new = JOB.c.updated_at > func.now() - bindparam("hour", type_=Interval)
-    counts = [_count_of(state).label(f"day_{state}") for state in ENDS]
-    counts += [_count_of(state, is_new).label(f"hour_{state}") for state in ENDS]
+    counts = func.count().label("day"), func.count().filter(is_new).label("hour")
     lately = JOB.c.updated_at > func.now() - bindparam("day", type_=Interval)
-    return select(JOB.c.topic, *counts).where(in_states(TERMINAL), lately).group_by(JOB.c.topic)
+    return select(*_TOPIC_AND_STATE, *counts).where(in_states(TERMINAL), lately).group_by(*_TOPIC_AND_STATE)
 
 
 def bucket_of_now() -> Select[Any]:
@@ -70,7 +70,7 @@ def bucket_of_now() -> Select[Any]:
 
 def throughput(topic: str | None) -> Select[Any]:
     """
-    Answer with (topic, bucket, and a count of each terminal state) of what ended from ``begin`` on.
+    Answer with (topic, state, bucket, jobs) of what ended from ``begin`` on.
 
     Parameters: also ``width``, of a bucket.
     """
@@ -78,11 +78,10 @@ def throughput(topic: str | None) -> Select[Any]:
     past = JOB.c.updated_at <= func.now()  # plain SQL may write any moment
     only = [] if topic is None else [JOB.c.topic == topic]
     bucket = _bucket(JOB.c.updated_at).label("bucket")
-    counts = (_count_of(state).label(state) for state in ENDS)
     return (
-        select(JOB.c.topic, bucket, *counts)
+        select(*_TOPIC_AND_STATE, bucket, func.count().label("jobs"))
         .where(in_states(TERMINAL), since, past, *only)
-        .group_by(JOB.c.topic, bucket)
+        .group_by(*_TOPIC_AND_STATE, bucket)
     )
 
 
@@ -134,10 +133,6 @@ def references() -> TextClause:
     Answer with (table, constraint) of the foreign keys that reference jobs. Parameter: ``table``, its OID.
     """
     return text(_REFERENCES).bindparams(bindparam("table", type_=OID))
-
-
-def _count_of(state: JobState, *further: ColumnElement[bool]) -> ColumnElement[int]:
-    return func.count().filter(JOB.c.state == literal(state), *further)
 
 
 def _bucket(moment: ColumnElement[datetime]) -> ColumnElement[datetime]:

@@ -124,10 +124,10 @@ def page_by_end(wanted: Wanted, private: Collection[str], *, goes_on: bool) -> S
 
 def counts(wanted: Wanted) -> Select[Any]:
     """
-    Answer with (state, count); of no more than the parameter ``limit`` jobs, whichever are found first.
+    Answer with (state, jobs); of no more than the parameter ``limit`` jobs, whichever are found first.
     """
     some = select(JOB.c.state).where(*wanted.conditions()).limit(bind("limit", type_=Integer)).subquery()
-    return select(some.c.state, func.count().label("count")).group_by(some.c.state)
+    return select(some.c.state, func.count().label("jobs")).group_by(some.c.state)
 
 
 def chosen(wanted: Wanted) -> Select[Any]:

@@ -15,15 +15,15 @@ import secrets
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from http.cookies import CookieError, SimpleCookie
 from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 from wsgiref.types import WSGIEnvironment
 
 from itsdangerous import BadData, URLSafeTimedSerializer
+from werkzeug.http import parse_cookie
 
 
 class Role(StrEnum):
@@ -280,12 +280,12 @@ def is_csrf(environ: WSGIEnvironment, given: str) -> bool:
     return known is not None and hmac.compare_digest(known.encode(), given.encode("utf-8", "surrogatepass"))
 
 
-def _cookies(environ: WSGIEnvironment) -> dict[str, str]:
-    try:
-        parsed: SimpleCookie = SimpleCookie(environ.get("HTTP_COOKIE", ""))
-    except CookieError:
-        return {}
-    return {name: one.value for name, one in parsed.items()}
+def _cookies(environ: WSGIEnvironment) -> Mapping[str, str]:
+    """
+    Return the cookies of a request. Those of others may be anything, and keep nobody from reading ours.
+    """
+    header = environ.get("HTTP_COOKIE", "").encode("latin-1", "replace").decode(errors="replace")
+    return parse_cookie(header.encode().decode("latin-1"))
 
 
 def _host_name(host: str) -> str:

@@ -71,7 +71,8 @@ def show_throughput() -> Response:
     Tell what ended when.
     """
     given = _arguments("period", "buckets", "topic")
-    period = single(given, "period", duration) or PERIOD
+    period = single(given, "period", duration)
+    period = PERIOD if period is None else period
     buckets = single(given, "buckets", number(1, MOST_BUCKETS)) or BUCKETS
     if period < timedelta(milliseconds=1) * buckets:
         raise InvalidQuery(

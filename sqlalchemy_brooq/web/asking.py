@@ -224,6 +224,8 @@ def _query_of_object(value: object) -> JobQuery:
         field = PLURALS.get(name, name)
         if field in given:
             fields[name] = _texts(field, given[field]) if name in PLURALS else [_text(field, given[field])]
+            if "" in fields[name]:
+                raise InvalidQuery(f"{field}: it is empty: give it a value, or leave it out")
     for path, wanted in _object("payload", given.get("payload", {}), None).items():
         fields[PAYLOAD + path] = [_text(f"payload {shown(path)}", wanted)]
     return query_of(fields)
