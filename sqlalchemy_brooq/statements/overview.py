@@ -17,7 +17,6 @@ from sqlalchemy import (
     Interval,
     Select,
     TextClause,
-    and_,
     bindparam,
     func,
     literal_column,
@@ -27,7 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import OID
 
 from sqlalchemy_brooq.model import JOB
-from sqlalchemy_brooq.statements.fence import PROCESSING, in_states
+from sqlalchemy_brooq.statements.fence import in_states, leased
 from sqlalchemy_brooq.statements.shapes import known, readable
 from sqlalchemy_brooq.vocabulary import TERMINAL, JobState
 
@@ -89,7 +88,6 @@ def holders() -> Select[Any]:
     """
     Answer with who holds leases: worker, leases, oldest (since when), until (the earliest end), expired (how many).
     """
-    leased = and_(JOB.c.state == PROCESSING, JOB.c.locked_until.is_not(None))
     expired = func.count().filter(JOB.c.locked_until < func.now())
     return (
         select(
@@ -99,7 +97,7 @@ def holders() -> Select[Any]:
             readable(func.min(JOB.c.locked_until)).label("until"),
             expired.label("expired"),
         )
-        .where(leased)
+        .where(leased())
         .group_by(JOB.c.locked_by)
         .order_by(JOB.c.locked_by)
     )

@@ -33,8 +33,8 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 from sqlalchemy_brooq.model import JOB
 from sqlalchemy_brooq.statements.browsing import PRIVATE, described
-from sqlalchemy_brooq.statements.exchange import MOMENT
-from sqlalchemy_brooq.statements.fence import PROCESSING, in_states, literal
+from sqlalchemy_brooq.statements.fence import in_states, leased, literal
+from sqlalchemy_brooq.statements.shapes import MOMENT
 from sqlalchemy_brooq.vocabulary import CLAIMABLE, HELD, TERMINAL, JobState
 
 Since: TypeAlias = datetime | timedelta
@@ -82,8 +82,11 @@ class Wanted:
         ended = [*self._between(JOB.c.updated_at, self.ended_since, self.ended_until)]
         if self.states == EVERY and not ended:
             return None
-        leased = JOB.c.locked_until.is_not(None)  # a CHECK says so
-        further: dict[frozenset[JobState], list[ColumnElement[bool]]] = {CLAIMABLE: [], HELD: [leased], TERMINAL: ended}
+        further: dict[frozenset[JobState], list[ColumnElement[bool]]] = {
+            CLAIMABLE: [],
+            HELD: [JOB.c.locked_until.is_not(None)],
+            TERMINAL: ended,
+        }
         parts = ((self.states & group, conditions) for group, conditions in further.items())
         return or_(*(and_(in_states(part), *conditions) for part, conditions in parts if part))
 
@@ -141,8 +144,7 @@ def longest_running(private: Collection[str]) -> Select[Any]:
     """
     Answer with the jobs in flight, up to ``limit``, the one that was claimed first at the top.
     """
-    leased = and_(JOB.c.state == PROCESSING, JOB.c.locked_until.is_not(None))
-    return _page(private).where(leased).order_by(JOB.c.claimed_at, JOB.c.id)
+    return _page(private).where(leased()).order_by(JOB.c.claimed_at, JOB.c.id)
 
 
 def died(private: Collection[str]) -> Select[Any]:
