@@ -170,7 +170,9 @@ class Reader:
             "output": self._listen,
         }
         for block in blocks(page):
-            if (block.is_run if section is None else block.section == section) and block.language not in SHOWING:
+            is_meant = block.is_run if section is None else block.section == section
+            is_shown = block.language in SHOWING or block.language.startswith("{")  # a directive of Sphinx's
+            if is_meant and not is_shown:
                 assert block.language in steps, f"{block.place}: nobody knows how to follow {block.language!r}"
                 steps[block.language](block)
         self._end_worker()
