@@ -38,9 +38,8 @@ def example(request: pytest.FixtureRequest, database_url: URL, monkeypatch: pyte
     spec.loader.exec_module(module)
     yield module
     module.queue.close()
-    engine = module.queue._engine
-    if isinstance(engine, Engine):
-        engine.dispose()
+    if isinstance(module.engine, Engine):
+        module.engine.dispose()
 
 
 CSRF = {"X-CSRF-Token": "c" * 22}
@@ -116,7 +115,7 @@ def test_it_is_mounted_into_fastapi(example: ModuleType, engine: Engine) -> None
         check(client, engine, may_write=may_write)
     forged = AsyncClient(example.app, user="forged")
     assert forged.get("/queue/api/topics").status_code == 403
-    asyncio.run(example.queue._engine.dispose())
+    asyncio.run(example.engine.dispose())
 
 
 @pytest.mark.parametrize("example", ["dashboard_django"], indirect=True)

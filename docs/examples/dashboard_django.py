@@ -55,6 +55,7 @@ def staff(environ: WSGIEnvironment) -> Grant | None:
     return Grant(Role.WRITE if user.has_perm("auth.change_user") else Role.READ, user.get_username())
 
 
-queue = brooq.Queue(create_engine(url))
+engine = create_engine(url)
+queue = brooq.Queue(engine)
 dashboard = create_app(queue, authorize=staff, masks=["password", "card.number"])
 application = DispatcherMiddleware(django_application, {"/queue": dashboard})

@@ -24,7 +24,8 @@ from sqlalchemy_brooq.web import Grant, Role, create_app
 STAFF = {"ada": Role.WRITE, "bob": Role.READ}
 
 app = FastAPI()
-queue = brooq.Queue(create_async_engine(os.environ["DATABASE_URL"]))
+engine = create_async_engine(os.environ["DATABASE_URL"])
+queue = brooq.Queue(engine)
 signed = URLSafeSerializer(os.environ.get("SECRET_KEY", "only for this example"))
 
 

@@ -23,7 +23,8 @@ STAFF = {"ada": Role.WRITE, "bob": Role.READ}
 
 app = Flask(__name__)
 app.secret_key = os.environ.get("SECRET_KEY", "only for this example")
-queue = brooq.Queue(create_engine(os.environ["DATABASE_URL"]))
+engine = create_engine(os.environ["DATABASE_URL"])
+queue = brooq.Queue(engine)
 
 
 @app.post("/login")
