@@ -181,7 +181,7 @@ def throughput(
     found: dict[str, Series] = {}
     for row in asked(transactions, overview.throughput(topic), parameters, budget, doing):
         series = found.setdefault(row.topic, Series(*([0] * buckets for _ in ENDS)))
-        place = min((row.bucket - moments[0]) // width, buckets - 1)
+        place = min(round((row.bucket - moments[0].timestamp()) / width.total_seconds()), buckets - 1)
         getattr(series, row.state)[place] += row.jobs
     return Throughput(moments, width, {name: found[name] for name in sorted(found)})
 
