@@ -19,6 +19,7 @@ from sqlalchemy import Engine, insert
 
 from sqlalchemy_brooq.model import JOB
 from tests.servers import ROOT
+from tests.waiting import eventually
 
 if TYPE_CHECKING:  # a plugin of every run: what only these tests need is imported when the first of them begins
     from playwright.sync_api import Browser, BrowserContext, Page
@@ -144,6 +145,19 @@ def watch(page: Page, faults: list[str]) -> None:
     page.on("console", said)
     page.on("dialog", asked)
     page.on("pageerror", lambda error: faults.append(f"an error: {error}"))
+
+
+def renewed(page: Page, part: str, text: str) -> None:
+    """
+    Wait until *part* of the page says *text*; it is asked for at once, as when somebody comes back to the page.
+    """
+
+    def says() -> bool:
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        page.wait_for_timeout(100)
+        return text in page.locator(part).inner_text()
+
+    eventually(says, message=f"{part} doesn't say {text!r}")
 
 
 def problems(page: Page, rules: Sequence[str] = RULES) -> list[str]:

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy import Engine, text
 
 import sqlalchemy_brooq as brooq
-from tests.browsers import Open, Serve, needs_chromium
+from tests.browsers import Open, Serve, needs_chromium, renewed
 from tests.queues import quick, states
 from tests.waiting import eventually, row
 
@@ -118,8 +118,7 @@ def test_the_overview_shows_what_begins_to_run_and_what_died(
     expect(page.locator(".topics")).to_contain_text("invoice.print")
     go_on.set()
 
-    page.evaluate("document.querySelector('#died').dataset.every = '0.5'")  # it is asked for every 15 s
-    expect(page.locator("#died")).to_contain_text("RuntimeError: the printer is out of paper", timeout=30_000)
+    renewed(page, "#died", "RuntimeError: the printer is out of paper")
     expect(page.locator(".tile-dead")).to_contain_text("1")
     assert is_the_same(page)
 
