@@ -61,6 +61,7 @@ def served(application: Any) -> Iterator[str]:
             pass
 
     server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=Quiet)
+    server.daemon_threads = False  # type: ignore[attr-defined] # so that closing it waits for what is being answered
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:

@@ -264,7 +264,7 @@ def login() -> ResponseReturnValue:
     answer = _see_path(target)
     if current.log_in(request.form.get("token", ""), answer):
         return answer
-    return render_template("login.html", next=request.form.get("next", ""), wrong=True), HTTPStatus.FORBIDDEN
+    return render_template("login.html", next=request.form.get("next", ""), wrong=True), HTTPStatus.UNAUTHORIZED
 
 
 @pages.post("/logout")
