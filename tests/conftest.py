@@ -115,6 +115,7 @@ def postgres_server() -> Iterator[LocalPostgres]:
 pytest_plugins = [
     "tests.consumer",
     "tests.shared",
+    "tests.browsers",
     "tests.history",
     "tests.networks",
     "tests.projects",

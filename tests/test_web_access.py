@@ -5,17 +5,18 @@ Who may see jobs and who may change them, what browsers are kept from, and what 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from flask import Blueprint, Flask, redirect, request
+from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import URL, Engine, create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from sqlalchemy_brooq.web import Grant, Role, access, admission, create_app, current
+from sqlalchemy_brooq.web import Grant, Role, access, create_app, current
 from tests.queues import MakeQueue
 from tests.test_browse import put
 from tests.web import READ_TOKEN, TOKEN, Program, bearer
@@ -35,38 +36,15 @@ def code(client: FlaskClient, path: str = DOCUMENT, **request: Any) -> int:
     return client.get(path, **request).status_code
 
 
-def with_login(app: Flask) -> FlaskClient:
-    """
-    Add the least page that logs in to an application whose pages are not there, and return a client.
-    """
-    if admission.LOGIN not in app.view_functions:
-        pages = Blueprint("pages", __name__)
-
-        @pages.route("/login", methods=["GET", "POST"])
-        def login() -> Any:
-            if request.method == "GET":
-                return current.csrf_token()
-            answer = redirect("/")
-            return answer if current.log_in(request.form["token"], answer) else ("wrong", 401)
-
-        @pages.post("/logout")
-        def logout() -> Any:
-            answer = redirect("/")
-            current.log_out(answer)
-            return answer
-
-        app.register_blueprint(pages)
-    return app.test_client()
-
-
 def logged_in(app: Flask, token: str = TOKEN, **options: Any) -> FlaskClient:
     """
     Return a browser that has logged in.
     """
-    browser = with_login(app)
-    secret = browser.get("/login", **options).text
-    form = {"csrf_token": secret, "token": token}
-    assert browser.post("/login", data=form, **options).status_code == 302
+    browser = app.test_client()
+    secret = re.search(r'name="csrf_token" value="([^"]+)"', browser.get("/login", **options).text)
+    assert secret is not None
+    form = {"csrf_token": secret[1], "token": token}
+    assert browser.post("/login", data=form, **options).status_code == 303
     return browser
 
 
@@ -237,7 +215,7 @@ def csrf(browser: FlaskClient) -> str:
 
 
 def test_cookies_stay_below_the_prefix_and_without_tls_are_not_secure() -> None:
-    browser = with_login(create_app(NOWHERE, token=TOKEN))
+    browser = create_app(NOWHERE, token=TOKEN).test_client()
 
     answer = browser.get("/login", environ_overrides={"SCRIPT_NAME": "/queue"})
 
@@ -334,7 +312,7 @@ def test_a_short_secret_of_a_form_is_none(secret: str) -> None:
 
 def test_tokens_are_guessed_slowly() -> None:
     app = create_app(NOWHERE, token=TOKEN)
-    browser = with_login(app)
+    browser = app.test_client()
     browser.get("/login")
     given = {"csrf_token": cookie(browser, access.CSRF_COOKIE)}
 
@@ -345,7 +323,7 @@ def test_tokens_are_guessed_slowly() -> None:
     assert answer.status_code == 429
     assert 0 < int(answer.headers["Retry-After"]) <= access.WINDOW
     elsewhere = browser.post("/login", data={**given, "token": TOKEN}, environ_overrides={"REMOTE_ADDR": "10.0.0.2"})
-    assert elsewhere.status_code == 302
+    assert elsewhere.status_code == 303
     assert code(app.test_client(), headers=bearer()) == 200
 
 
