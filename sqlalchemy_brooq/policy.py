@@ -169,7 +169,9 @@ def _message(error: BaseException) -> str:
     if primary:
         return str(primary)
     if source is not error:
-        return f"{type(source).__name__}: {source}".splitlines()[0]
+        kind = type(source).__name__  # SQLAlchemy's own has the same, as a rule
+        text = str(source) if kind == type(error).__name__ else f"{kind}: {source}"
+        return next(iter(text.splitlines()), "")
     # SQLAlchemy's PendingRollbackError repeats the whole text of the database error before it.
     return str(error).partition(" Original exception was: ")[0]
 

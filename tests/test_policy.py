@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy.exc import DBAPIError, PendingRollbackError
+from sqlalchemy.exc import DBAPIError, OperationalError, PendingRollbackError
 
 import sqlalchemy_brooq as brooq
 from sqlalchemy_brooq import policy
@@ -284,3 +284,10 @@ def test_a_delay_that_is_neither_text_nor_timedelta_is_refused(delay: Any, error
 def test_a_delay_that_is_no_duration_is_refused(delay: timedelta | str) -> None:
     with pytest.raises(ValueError, match=r"has|negative|unit|duration|write it"):
         brooq.RetryLater(delay)
+
+
+def test_a_type_that_two_layers_share_is_named_once() -> None:
+    drivers = type("OperationalError", (Exception,), {})
+    refused = OperationalError("SELECT 1", {}, drivers("connection refused\nis it running?"))
+
+    assert policy.error_text(refused) == "OperationalError: connection refused"
