@@ -160,12 +160,13 @@ class Faults:
             while True:
                 due += PACE
                 self._look_after(until=due)
-                if _is_true(is_over):
+                ends = _is_true(is_over)
+                if ends and not waiting:
                     break
-                self._kill()
-                self._seize()
-                self._freeze_one()
-                if waiting and _is_true(waiting[0]):
+                if not ends:
+                    self._hit()
+                # A machine that is slow to kill is at the end of the work before it has looked: each crash comes still.
+                if waiting and (ends or _is_true(waiting[0])):
                     del waiting[0]
                     self._crash()
         finally:
@@ -184,6 +185,11 @@ class Faults:
             if (left := until - time.monotonic()) <= 0:
                 return
             time.sleep(min(left, 0.02))
+
+    def _hit(self) -> None:
+        self._kill()
+        self._seize()
+        self._freeze_one()
 
     def _kill(self) -> None:
         if victims := self._crew.ready():
