@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 from sqlalchemy import URL, Engine, create_engine, func, select, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import IntegrityError, OperationalError
 
 from sqlalchemy_brooq.worker.connection import PrivateConnection, await_server
 
@@ -38,6 +38,22 @@ def test_rows_and_transactions_may_follow_each_other(connection: PrivateConnecti
     # One statement is a transaction, as long as nobody lends the connection for a longer one.
     assert [row[0] for row in found] == [False, True, False, True]
     assert len({row[1] for row in found}) == 1  # none of it cost the connection
+
+
+def test_what_follows_a_transaction_that_broke_a_constraint_is_committed(
+    connection: PrivateConnection, engine: Engine
+) -> None:
+    with engine.begin() as other:
+        other.execute(text("CREATE TABLE probe (n int PRIMARY KEY)"))
+    put = text("INSERT INTO probe VALUES (1) RETURNING n")
+    with pytest.raises(IntegrityError), connection.transaction(limit=LIMIT) as lent:
+        for _ in range(2):
+            lent.execute(put)
+
+    connection.rows(put, {}, limit=LIMIT)
+
+    with engine.connect() as other:
+        assert other.scalar(text("SELECT count(*) FROM probe")) == 1
 
 
 def test_a_connection_that_can_not_be_made_is_an_error_of_sqlalchemys() -> None:

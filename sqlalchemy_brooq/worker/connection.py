@@ -97,10 +97,13 @@ class PrivateConnection:
                 # What `rows` leaves behind: to SQLAlchemy, one that commits each statement begins a transaction, too.
                 connection.rollback()
             named = connection.execution_options(isolation_level=READ_COMMITTED)
-            with named.begin():
-                yield named
-            if self._autocommit:
-                connection.execution_options(isolation_level="AUTOCOMMIT")
+            try:
+                with named.begin():
+                    yield named
+            except IntegrityError:  # the only error that the connection outlives
+                self._commit_each(connection)
+                raise
+            self._commit_each(connection)
 
     @contextlib.contextmanager
     def driver(self, *, limit: float) -> Iterator[Any]:
@@ -213,9 +216,15 @@ class PrivateConnection:
         with connection.begin():
             default = connection.scalar(select(func.current_setting("default_transaction_isolation")))
         self._autocommit = default == READ_COMMITTED.lower() and not self._plain
-        if self._autocommit:
-            connection = connection.execution_options(isolation_level="AUTOCOMMIT")
+        self._commit_each(connection)
         return connection
+
+    def _commit_each(self, connection: Connection) -> None:
+        """
+        Let each statement be a transaction of its own, where that is one of READ COMMITTED.
+        """
+        if self._autocommit:
+            connection.execution_options(isolation_level="AUTOCOMMIT")
 
     def _checked_out(self) -> PoolProxiedConnection:
         self._connecting = threading.get_ident()
