@@ -30,7 +30,7 @@ ACCEPTED: Final = Path(__file__).with_name("accepted.toml")
 @click.argument("modules", nargs=-1, type=click.Choice(list(TARGETS)), metavar="[MODULE]...")
 @click.option("--processes", default=2, show_default=True, help="How many mutants are looked at at a time.")
 @click.option("--longest", default=1.0, show_default=True, help="Seconds; tests that take longer are left out.")
-@click.option("--every", "step", default=1, help="Only each so-manieth mutant: a sample.")
+@click.option("--every", "step", default=1, help="Only one mutant in so many: a sample.")
 @click.option("--line", "lines", multiple=True, type=int, help="Only the mutants of this line.")
 @click.option("--show", is_flag=True, help="Print what pytest says as well.")
 def main(
