@@ -223,12 +223,13 @@ class Queue:
         with self._database.plain("enqueue", "aenqueue").connect() as connection:
             return producer.enqueue_alone(connection, job)
 
-    def cancel(self, job_id: UUID) -> bool:
+    def cancel(self, job_id: UUID | str) -> bool:
         """
         Cancel the job *job_id* in a transaction of its own; return whether this call did it, and not an earlier end.
 
         Raises:
             JobNotFound: There is no such job.
+            InvalidJob: *job_id* is no UUID, nor the text of one.
             LifecycleError: The queue has an ``AsyncEngine``: use `acancel`.
         """
         with Session(self._database.plain("cancel", "acancel")) as session, session.begin():
@@ -242,7 +243,7 @@ class Queue:
         async with self._database.asyncs("aenqueue", "enqueue").connect() as connection:
             return await connection.run_sync(producer.enqueue_alone, job)
 
-    async def acancel(self, job_id: UUID) -> bool:
+    async def acancel(self, job_id: UUID | str) -> bool:
         """
         `cancel`, for an ``AsyncEngine``.
         """

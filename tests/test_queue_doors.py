@@ -59,7 +59,7 @@ def test_the_async_doors_do_the_same(database_url: URL, make_queue: MakeQueue, l
         again = await queue.aenqueue(brooq.Job("t", 4, idempotency_key="k"))
         assert (enqueued.created, again.created, again.id) == (True, False, enqueued.id)
         assert await queue.acancel(enqueued.id)
-        assert not await queue.acancel(enqueued.id)
+        assert not await queue.acancel(str(enqueued.id))
         async with engine.connect() as connection:
             payloads = await connection.execute(text("SELECT payload FROM job ORDER BY id"))
             assert payloads.scalars().all() == [2, 3]
@@ -80,7 +80,7 @@ def test_enqueue_and_cancel_have_transactions_of_their_own(
 
     assert (first.created, second.created, second.id) == (True, False, first.id)
     assert queue.cancel(first.id)
-    assert not queue.cancel(first.id)
+    assert not queue.cancel(str(first.id))
     engine.dispose()
 
 
