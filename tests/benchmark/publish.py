@@ -78,7 +78,7 @@ PARTS: Final[Mapping[str, Part]] = {
         Part("single", ("ours:async", "bare", *PEERS), 3),
         Part("pickup", ("ours:async", "bare", *PEERS), 1, ["10 jobs/s"], 0.6),
         Part("flow", (*OURS, "bare", FASTEST, "peers:chancy", "peers:oban"), 1),
-        Part("drain", (*OURS, "bare"), 2, ["10 slots, 1 process", "1 slot, 1 process"], 0.5),
+        Part("drain", (*OURS, "bare"), 7, ["10 slots, 1 process", "1 slot, 1 process"], 0.5),
         Part("handlers", (*OURS, FASTEST), 1),
         Part("retries", OURS, 1),
         Part("commits", ("ours:async", "bare", FASTEST, "peers:oban"), 1),
