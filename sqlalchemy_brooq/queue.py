@@ -120,6 +120,9 @@ class Queue:
         Raises:
             ConfigError: An option is refused; otherwise as for `register`.
         """
+        if not isinstance(topic, str):
+            name = getattr(topic, "__name__", "function")
+            raise RegistrationError(f'write @queue.handler("topic") above {name}, with the topic that it handles')
         resolved = HandlerOptions(**options)
 
         def register(function: Function) -> Function:

@@ -126,13 +126,25 @@ def _check_arguments(signature: inspect.Signature, others: list[Asked], *, trans
     try:
         signature.bind(*arguments)
     except TypeError as error:
-        text = f"it is called with {', '.join(arguments)}, and {error}"
+        listed = " and ".join(part for part in (", ".join(arguments[:-1]), arguments[-1]) if part)
+        text = f"it is called with {listed}: {error}"
         unresolved = next((one for one in others if one.unresolved), None)
         if unresolved is not None:
             text += f"; of its parameter {unresolved.parameter.name!r}, {unresolved.unresolved}"
+        elif not transactional and any(map(_is_session, others)):
+            text += "; a handler gets a session with transactional=True"
         elif not typed:
             text += f"; annotated with {MODELS}, its second parameter gets the payload"
         raise RegistrationError(text) from error
+
+
+def _is_session(asked: Asked) -> bool:
+    """
+    Tell whether a parameter was meant for a session.
+    """
+    annotation = asked.annotation
+    is_annotated = isinstance(annotation, type) and issubclass(annotation, Session | AsyncSession)
+    return is_annotated or asked.parameter.name == "session"
 
 
 def _check_session(others: list[Asked], *, is_async: bool) -> None:

@@ -60,6 +60,7 @@ class Notice(StrEnum):
     LEASES_EXPIRED = "LeasesExpired"
     ANSWER_LOST = "AnswerLost"
     HANDLER_RAISED = "HandlerRaised"
+    ATTEMPT_TIMED_OUT = "AttemptTimedOut"
     HANDLER_HUNG = "HandlerHung"
     HANDLER_ABANDONED = "HandlerAbandoned"
     DELAY_CUT = "DelayCut"

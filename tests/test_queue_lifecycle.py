@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -204,6 +205,17 @@ def test_handlers_are_registered_once_and_before_start(engine: Engine, make_queu
     queue.start()
     with pytest.raises(brooq.RegistrationError, match="before start"):
         queue.register("u", lambda claim: None)
+
+
+def test_a_decorator_without_its_topic_is_refused(engine: Engine) -> None:
+    queue: Any = brooq.Queue(engine)
+
+    def send(claim: brooq.Claim) -> None: ...
+
+    with pytest.raises(brooq.RegistrationError) as caught:
+        queue.handler(send)
+
+    assert str(caught.value) == 'write @queue.handler("topic") above send, with the topic that it handles'
 
 
 @pytest.mark.parametrize(

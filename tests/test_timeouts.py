@@ -5,6 +5,7 @@ Timeouts, the watchdog and the causes of an interruption: whose timeout it was, 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from typing import Any
@@ -134,8 +135,8 @@ def test_another_exception_after_a_timeout_is_recorded_as_what_it_is(engine: Eng
     assert row(engine, job_id)["last_error"] == "ConnectionError: half-way"
 
 
-def test_a_deaf_handler_that_returns_late_is_done_and_was_counted_as_hung(
-    engine: Engine, make_queue: MakeQueue
+def test_a_deaf_handler_that_returns_late_is_done_and_was_told_and_counted_as_hung(
+    engine: Engine, make_queue: MakeQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
     registry = CollectorRegistry()
     deaf, other = add(engine, brooq.Job("deaf"), brooq.Job("other"))
@@ -159,6 +160,8 @@ def test_a_deaf_handler_that_returns_late_is_done_and_was_counted_as_hung(
 
     found = row(engine, deaf)
     assert (found["state"], found["attempts"], found["requeues"]) == ("done", 1, 0)
+    told = [getattr(record, "event", None) for record in caplog.records if record.levelno >= logging.WARNING]
+    assert told == ["AttemptTimedOut", "HandlerHung"]
 
 
 @both

@@ -276,13 +276,13 @@ def test_what_type_checkers_accept_is_registered() -> None:
 
 
 WRONG: dict[Callable[..., Any], tuple[bool, str]] = {
-    refused.nothing_asked_for: (False, "it is called with the claim, and too many positional arguments"),
-    refused.three_things: (False, "called with the claim, its payload, and missing a required argument: 'more'"),
-    refused.forgot_transactional: (False, "; annotated with a dataclass, a TypedDict, a msgspec Struct or a pydantic"),
+    refused.nothing_asked_for: (False, "it is called with the claim: too many positional arguments"),
+    refused.three_things: (False, "called with the claim and its payload: missing a required argument: 'more'"),
+    refused.forgot_transactional: (False, "'session'; a handler gets a session with transactional=True"),
     refused.whole_number: (False, "missing a required argument: 'number'; annotated with a dataclass, a TypedDict, "),
     refused.plain_dict: (False, "missing a required argument: 'payload'; annotated with a dataclass, a TypedDict, "),
-    refused.no_session: (True, "it is called with the claim, a session, and too many positional arguments"),
-    refused.order_for_session: (True, "it is called with the claim, its payload, a session, and too many"),
+    refused.no_session: (True, "it is called with the claim and a session: too many positional arguments"),
+    refused.order_for_session: (True, "it is called with the claim, its payload and a session: too many"),
     refused.async_session: (
         True,
         "its parameter 'session' is annotated with AsyncSession: a plain handler gets a Session",

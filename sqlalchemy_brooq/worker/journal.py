@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 from sqlalchemy_brooq.claim import Claim
 from sqlalchemy_brooq.durations import format_duration
+from sqlalchemy_brooq.errors import AttemptTimeout
 from sqlalchemy_brooq.logs import fields as job_fields
 from sqlalchemy_brooq.policy import error_text
 from sqlalchemy_brooq.vocabulary import SUCCESS, Event, JobEvent, JobState, Label, Notice, Outcome
@@ -173,6 +174,13 @@ class Journal:
             self._meter.requeued(topic, "answer_lost", count)
             extra = {"event": Notice.ANSWER_LOST.value, "topic": topic, "count": count}
             log.warning("%s: %d were claimed, and the answer was lost: requeued", topic, count, extra=extra)
+
+    def timed_out(self, claim: Claim, cause: AttemptTimeout) -> None:
+        """
+        Note that a handler is asked to end; a plain one may not look.
+        """
+        extra = {"event": Notice.ATTEMPT_TIMED_OUT.value, **fields(claim)}
+        log.warning("%s %s attempt %d: %s", claim.topic, claim.id, claim.attempt, cause, extra=extra)
 
     def hung(self, claim: Claim, seconds: float) -> None:
         """

@@ -72,7 +72,9 @@ class Watchdog:
         options = attempt.handler.options
         ran = now - attempt.started_at
         if attempt.interrupted_at is None and ran >= options.attempt_timeout.total_seconds():
-            attempt.interrupt(timed_out(options))
+            cause = timed_out(options)
+            attempt.interrupt(cause)
+            self._desk.journal.timed_out(attempt.claim, cause)
         if ran >= options.max_execution_timeout.total_seconds():
             self._end(attempt)
         if attempt.interrupted_at is not None and not attempt.hung:
