@@ -19,6 +19,8 @@ HIDDEN: Final = "•••"
 _NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]")
 _TOKEN: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"|[{}\[\],:]|[^\s{}\[\],:"]++')
 """A token of JSON, which is known to be valid; what lies between two is white space."""
+_PLACE: Final = re.compile(r"\s*[+-]?\d+\s*")
+"""What PostgreSQL takes for a place in an array, and more."""
 _SEPARATORS: Final = (",", ":")
 _BEGINNINGS: Final = ("{", "[")
 _ENDS: Final = ("}", "]")
@@ -79,10 +81,12 @@ class Masks:
 
     def cover(self, path: Sequence[str]) -> bool:
         """
-        Tell whether the value that the names of *path* lead to is hidden, by itself or with what it is part of.
+        Tell whether the value that the names of *path* lead to may be hidden, by itself or with what it is part of.
+
+        A number may be a name or a place in an array, which the path alone doesn't tell: it is taken for both.
         """
-        names = [name for name in path if not name.isdecimal()]
-        return any(self.end(names[:end]) for end in range(1, len(names) + 1))
+        names = [(name.casefold(), _PLACE.fullmatch(name) is not None) for name in path]
+        return any(_leads_through(names, mask) for mask in self._paths)
 
     def end(self, path: Sequence[str]) -> bool:
         """
@@ -102,6 +106,19 @@ class Masks:
             parts += [document.text[copied:begin], json.dumps(HIDDEN, ensure_ascii=False)]
             copied = end
         return RawJson("".join([*parts, document.text[copied:]]))
+
+
+def _leads_through(names: Sequence[tuple[str, bool]], mask: Sequence[str]) -> bool:
+    """
+    Tell whether the names of *mask* follow one another in *names*, where those that may be places may be passed over.
+    """
+    reached: set[int] = set()  # how many names of the mask may have been met so far
+    for name, may_be_place in names:
+        met = {count + 1 for count in {0, *reached} if mask[count] == name}
+        if len(mask) in met:
+            return True
+        reached = met | reached if may_be_place else met
+    return False
 
 
 class _Reader:

@@ -84,6 +84,18 @@ def test_a_path_to_what_is_hidden_is_known(path: str, is_covered: bool) -> None:
     assert Masks(["secret", "card.number"]).cover(path.split(".")) is is_covered
 
 
+@pytest.mark.parametrize("place", ["0", "-1", "+0", " 0", "\t-12 ", "-0", "٣"])
+def test_whatever_may_be_a_place_in_an_array_hides_no_path(place: str) -> None:
+    masks = Masks(["card.number", "items.0.key"])
+
+    assert masks.cover(["payload", "card", place, "number"])
+    assert masks.cover([place, "card", place, place, "number", "x"])
+    assert masks.cover(["items", place, "0", "key"])
+    assert not masks.cover(["card", place])
+    assert not masks.cover(["card", "x", "number"])
+    assert not masks.cover(["items", "1", "key"])
+
+
 def test_raw_json_is_written_as_it_is_within_other_json() -> None:
     written = to_json({"a": [RawJson("1e400"), RawJson('"é"')], "b": "x"})
 
