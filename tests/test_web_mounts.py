@@ -8,6 +8,7 @@ import asyncio
 import importlib.util
 import sys
 from collections.abc import Iterator
+from secrets import token_hex
 from types import ModuleType
 from typing import Any
 
@@ -30,6 +31,7 @@ def example(request: pytest.FixtureRequest, database_url: URL, monkeypatch: pyte
     """
     name: str = request.param
     monkeypatch.setenv("DATABASE_URL", shown(database_url))
+    monkeypatch.setenv("SECRET_KEY", token_hex())
     spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -86,6 +88,14 @@ class AsyncClient:
             answer = await client.request(method, path, **request)
             self._cookies |= dict(client.cookies)
             return answer
+
+
+@pytest.mark.parametrize("name", ["dashboard_flask", "dashboard_fastapi", "dashboard_django"])
+def test_no_example_has_a_secret_of_its_own(name: str) -> None:
+    source = (EXAMPLES / f"{name}.py").read_text()
+
+    assert 'os.environ["SECRET_KEY"]' in source
+    assert 'environ.get("SECRET' not in source
 
 
 def wsgi_client(application: Any) -> httpx.Client:

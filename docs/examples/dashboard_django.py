@@ -2,6 +2,7 @@
 The ``wsgi.py`` of a Django project, with the dashboard under /queue for users with ``is_staff``.
 
     export DATABASE_URL=postgresql+psycopg://shop@localhost/shop
+    export SECRET_KEY=$(openssl rand -hex 32)
     brooq-worker migrate
     python -m waitress dashboard_django:application
 
@@ -23,7 +24,7 @@ from sqlalchemy_brooq.web import Grant, Role, create_app
 
 url = make_url(os.environ["DATABASE_URL"])
 settings.configure(
-    SECRET_KEY=os.environ.get("SECRET_KEY", "only for this example"),
+    SECRET_KEY=os.environ["SECRET_KEY"],
     INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "django.contrib.sessions"],
     DATABASES={
         "default": {

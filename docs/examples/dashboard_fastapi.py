@@ -2,6 +2,7 @@
 A FastAPI application with the dashboard under /queue, for those of its users who are staff.
 
     export DATABASE_URL=postgresql+psycopg://shop@localhost/shop
+    export SECRET_KEY=$(openssl rand -hex 32)
     brooq-worker migrate
     uvicorn dashboard_fastapi:app
 """
@@ -26,7 +27,7 @@ STAFF = {"ada": Role.WRITE, "bob": Role.READ}
 app = FastAPI()
 engine = create_async_engine(os.environ["DATABASE_URL"])
 queue = brooq.Queue(engine)
-signed = URLSafeSerializer(os.environ.get("SECRET_KEY", "only for this example"))
+signed = URLSafeSerializer(os.environ["SECRET_KEY"])
 
 
 @app.post("/login")

@@ -2,6 +2,7 @@
 A Flask application with the dashboard under /queue, for those of its users who are staff.
 
     export DATABASE_URL=postgresql+psycopg://shop@localhost/shop
+    export SECRET_KEY=$(openssl rand -hex 32)
     brooq-worker migrate
     flask --app dashboard_flask run
 """
@@ -22,7 +23,7 @@ from sqlalchemy_brooq.web import Grant, Role, create_app
 STAFF = {"ada": Role.WRITE, "bob": Role.READ}
 
 app = Flask(__name__)
-app.secret_key = os.environ.get("SECRET_KEY", "only for this example")
+app.secret_key = os.environ["SECRET_KEY"]
 engine = create_engine(os.environ["DATABASE_URL"])
 queue = brooq.Queue(engine)
 
