@@ -24,6 +24,7 @@ from sqlalchemy_brooq.kinds import MAX_INTEGER
 from sqlalchemy_brooq.sqlstates import QUERY_CANCELED, sqlstate
 from sqlalchemy_brooq.statements import browsing
 from sqlalchemy_brooq.statements.browsing import DOCUMENTS, PRIVATE, Filter
+from sqlalchemy_brooq.statements.overview import ENDS
 from sqlalchemy_brooq.statements.watching import ready_ages, time_limit
 from sqlalchemy_brooq.vocabulary import CLAIMABLE, HELD, TERMINAL, JobState, Lease
 
@@ -48,10 +49,9 @@ PAGE: Final = 1_000
 """Jobs that are read at once."""
 PERIOD: Final = timedelta(hours=1)
 """What the rates of `stats` are about."""
-_EVER: Final = timedelta(days=3_650_000).total_seconds()
+EVER: Final = timedelta(days=3_650_000).total_seconds()
 """Since when a job is ready that is so since ``-infinity``."""
 _TIME_LIMIT: Final = time_limit()
-_ENDS: Final = tuple(state.value for state in JobState if state in TERMINAL)
 _PLAIN: Final = (
     *("id", "topic", "priority", "attempts", "requeues"),
     *("available_at", "claimed_at", "created_at", "updated_at", "asked_at"),
@@ -188,7 +188,7 @@ class TopicStats:
     dead: int | None = 0
     oldest_ready_seconds: float | None = None
     """How long the job that has been ready for longest waits; ``None`` also where none is ready."""
-    last_hour: Mapping[str, int] | None = field(default_factory=lambda: dict.fromkeys(_ENDS, 0))
+    last_hour: Mapping[str, int] | None = field(default_factory=lambda: dict.fromkeys(map(str, ENDS), 0))
     """terminal state -> how many ended in it within the last hour."""
 
 
@@ -292,9 +292,9 @@ def _add(stats: TopicStats, names: Collection[str], row: Any) -> None:
     for name in names:
         match name:
             case "last_hour":
-                value: Any = {state: getattr(row, state) for state in _ENDS}
+                value: Any = {state.value: getattr(row, state) for state in ENDS}
             case "oldest_ready_seconds":
-                value = None if row.seconds is None else min(row.seconds, _EVER)
+                value = None if row.seconds is None else min(row.seconds, EVER)
             case _:
                 value = getattr(row, name)
         setattr(stats, name, value)

@@ -5,6 +5,8 @@ The grammar, whole: one or more parts, each a number and one of the units ``d``,
 longest unit to the shortest, each unit at most once, with nothing between them. A number may have decimals
 (``"1.5s"``) as long as the part is a whole number of microseconds, so nothing is ever rounded. Zero alone needs no
 unit. Any other number without one is refused: whether ``30`` means seconds or milliseconds is not ours to guess.
+
+Beside it, how other values stand in a sentence: `shown` and `counted`.
 """
 
 from __future__ import annotations
@@ -89,6 +91,13 @@ def shown(value: object) -> str:
     except ValueError:  # an int of more digits than Python is ready to write
         text = f"{type(value).__name__} too long to show"
     return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
+
+
+def counted(number: int, noun: str) -> str:
+    """
+    Return ``1 job``, ``2 jobs``.
+    """
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _from_text(text: str) -> timedelta:

@@ -17,8 +17,9 @@ from sqlalchemy_brooq.browse import Filter, Transactions
 from sqlalchemy_brooq.cli.database import database_options, jobs_database, parsed_id
 from sqlalchemy_brooq.cli.endings import Failed, Refused
 from sqlalchemy_brooq.cli.filters import filter_options, made_filter
-from sqlalchemy_brooq.cli.printing import counted, is_terminal
+from sqlalchemy_brooq.cli.printing import is_terminal
 from sqlalchemy_brooq.cli.progress import progress
+from sqlalchemy_brooq.durations import counted
 from sqlalchemy_brooq.errors import JobNotFound
 from sqlalchemy_brooq.operations import CANCELABLE, Chosen, Counts, Ids, cancel_jobs, choose, replay_jobs
 from sqlalchemy_brooq.vocabulary import TERMINAL, Enqueued, JobState

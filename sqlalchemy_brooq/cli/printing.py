@@ -167,13 +167,6 @@ def moment(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(" ", "milliseconds").replace("+00:00", "Z")
 
 
-def counted(number: int, noun: str) -> str:
-    """
-    Return ``1 job``, ``2 jobs``.
-    """
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def print_json_array(values: Iterable[Any]) -> None:
     """
     Print *values* as a JSON array, a line for each as it comes.

@@ -16,10 +16,10 @@ import click
 
 from sqlalchemy_brooq.cli.endings import Failed, Refused, explained
 from sqlalchemy_brooq.cli.logs import FORMATS, LEVELS, log_to_stderr
-from sqlalchemy_brooq.cli.printing import counted
 from sqlalchemy_brooq.cli.processes import OPTION, Supervision, supervise
 from sqlalchemy_brooq.cli.settings import load_dotenv, setting_option, settings_over
 from sqlalchemy_brooq.cli.target import app_dir_option, load_queue
+from sqlalchemy_brooq.durations import counted
 from sqlalchemy_brooq.errors import SchemaMismatch
 from sqlalchemy_brooq.queue import Queue
 from sqlalchemy_brooq.service import service_app

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from sqlalchemy_brooq.durations import counted
 from sqlalchemy_brooq.overview import Holder, Throughput, TopicOverview
 from sqlalchemy_brooq.web import charts, shown
 from sqlalchemy_brooq.web.charts import Counts, Spark
@@ -140,7 +141,7 @@ def _held_by(holders: Answer[list[Holder]]) -> str:
     if not holders.value:
         return "no worker holds one"
     expired = sum(one.expired for one in holders.value)
-    return f"on {shown.counted(len(holders.value), 'worker')}" + (f", {expired:,} ran out" if expired else "")
+    return f"on {counted(len(holders.value), 'worker')}" + (f", {expired:,} ran out" if expired else "")
 
 
 def _ended(topics: Iterable[TopicOverview], period: str, kind: str) -> int | None:

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from sqlalchemy_brooq.browse import JobView
+from sqlalchemy_brooq.durations import counted
 from sqlalchemy_brooq.vocabulary import CLAIMABLE, HELD, TERMINAL, JobState
 from sqlalchemy_brooq.web import shown
 
@@ -86,9 +87,7 @@ def _attempts(job: JobView) -> Iterator[Step]:
     """
     earlier = job.attempts - 1
     if earlier > 0:
-        yield Step(
-            "failed", shown.counted(earlier, "earlier attempt"), None, "the row keeps the moments of the latest alone"
-        )
+        yield Step("failed", counted(earlier, "earlier attempt"), None, "the row keeps the moments of the latest alone")
     if job.requeues:
         yield Step(
             "failed", f"Lease ran out {_times(job.requeues)}", None, "counted apart from failures", is_alarm=True

@@ -17,6 +17,8 @@ from uuid import UUID
 
 from markupsafe import Markup, escape
 
+from sqlalchemy_brooq.durations import counted
+
 UNKNOWN: Final = "unknown"
 DASH: Final = "\N{EN DASH}"
 CUT: Final = "…"
@@ -173,13 +175,6 @@ def is_id(value: object) -> bool:
     except ValueError:
         return False
     return True
-
-
-def counted(count: int, noun: str) -> str:
-    """
-    Return ``1 job``, ``2 jobs``.
-    """
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 FILTERS: Final[dict[str, Callable[..., Any]]] = {
