@@ -16,6 +16,7 @@ from sqlalchemy import Engine, event
 from sqlalchemy_brooq.search import JobQuery
 from sqlalchemy_brooq.vocabulary import CLAIMABLE, HELD, TERMINAL, JobState
 from sqlalchemy_brooq.web.reading import Reading
+from tests.catalogs import run_sql
 from tests.plans import job_scans
 from tests.queues import on
 from tests.waiting import eventually
@@ -73,7 +74,7 @@ class Watched:
         self.reading._kept.clear()
         return self.reading
 
-    def check(self, ask: Callable[[], Any]) -> None:
+    def check(self, ask: Callable[[], Any], enough: int = ENOUGH) -> None:
         """
         Ask, and look at how the server goes about it.
         """
@@ -87,7 +88,7 @@ class Watched:
                 )
                 plan = explained.scalar_one()[0]["Plan"]
             assert job_scans(plan) <= INDEXES, (job_scans(plan), statement)
-            assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < ENOUGH, statement
+            assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < enough, statement
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +140,25 @@ def test_every_page_takes_less_than_a_tenth_of_a_second(watched: Watched) -> Non
     for name, ask in pages.items():
         # What else goes on at this machine takes its time as well: one time that is right will do.
         eventually(partial(is_quick, ask), 60.0, f"{name} always took longer")
+
+
+def test_a_key_alone_is_looked_for_topic_by_topic(engine: Engine) -> None:
+    run_sql(
+        engine,
+        "INSERT INTO job (topic, state, attempts, claimed_at, locked_by, locked_until, idempotency_key)"
+        " SELECT 'topic-' || mod(n, 5), 'done', 1, now(), 'w', now(), 'key-' || n FROM generate_series(1, 120000) AS n",
+    )
+    run_sql(engine, "ANALYZE job")
+    watched = Watched(engine)
+
+    for key in ("key-31", "nothing"):
+        query = JobQuery(key=key)
+        found = watched.reading.jobs(query).value
+        assert found is not None
+        assert [job.private["key"] for job in found.jobs] == [key] * (key != "nothing")
+        # A few pages of the index for each topic, twice; all of it has more than a hundred.
+        watched.check(partial(watched.reading.jobs, query), enough=100)
+        watched.check(partial(watched.reading.count, query), enough=100)
 
 
 def is_quick(ask: Callable[[], object]) -> bool:

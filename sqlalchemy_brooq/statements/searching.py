@@ -67,6 +67,8 @@ class Wanted:
         """
         if self.topics:
             yield JOB.c.topic == any_(bind(None, [*self.topics], ARRAY(Text)))
+        elif self.key is not None:
+            yield JOB.c.topic == func.any(_keyed_topics())
         if self.key is not None:
             yield JOB.c.idempotency_key == self.key
         if (standing := self._standing()) is not None:
@@ -154,6 +156,22 @@ def died(private: Collection[str]) -> Select[Any]:
     lately = JOB.c.updated_at > func.now() - bind("period", type_=Interval)
     is_dead = and_(in_states(TERMINAL), JOB.c.state == literal(JobState.DEAD), lately)
     return _page(private).where(is_dead).order_by(JOB.c.updated_at.desc(), JOB.c.id.desc())
+
+
+def _keyed_topics() -> ColumnElement[Any]:
+    """
+    Return an array of the topics that have keys, found by one step of the index from each to the next.
+
+    The index of keys begins with the topic: before PostgreSQL 18, a key alone is looked for in all of it, or in the
+    whole table.
+    """
+    job = JOB.alias()
+    after = select(job.c.topic).where(job.c.idempotency_key.is_not(None)).order_by(job.c.topic).limit(1)
+    topics = select(after.scalar_subquery().label("topic")).cte("keyed_topics", recursive=True)
+    is_one = topics.c.topic.is_not(None)
+    step = after.where(job.c.topic > topics.c.topic).correlate(topics).scalar_subquery()
+    topics = topics.union_all(select(step).where(is_one))
+    return func.array(select(topics.c.topic).where(topics.c.topic.is_not(None)).scalar_subquery())
 
 
 def _page(private: Collection[str]) -> Select[Any]:
