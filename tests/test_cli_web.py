@@ -156,6 +156,13 @@ REFUSED: dict[str, tuple[tuple[str, ...], dict[str, str], str]] = {
         "--anonymous is for this machine alone",
     ),
     "proxy, anonymous": (("--trust-proxy", "127.0.0.1", "--anonymous", "read"), {}, "--anonymous is for this machine"),
+    "public, short token": (
+        ("--listen", "0.0.0.0:0"),
+        {"QUEUE_ALLOW_PUBLIC": "1", "QUEUE_API_TOKEN": "x" * 15},
+        "a token of fewer than 16 characters can be guessed",
+    ),
+    "any proxy": (("--trust-proxy", "*"), {"QUEUE_API_TOKEN": TOKEN}, "--trust-proxy: '*' is no address"),
+    "a proxy's name": (("--trust-proxy", "proxy"), {"QUEUE_API_TOKEN": TOKEN}, "--trust-proxy: 'proxy' is no address"),
     "no address": (("--listen", "8091"), {}, "--listen: '8091' is not host:port"),
     "off": (("--listen", "off"), {}, "--listen: 'off' is not host:port"),
     "no file": (("--read-token-file", "nowhere"), {}, "--read-token-file: 'nowhere' can't be read"),

@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -31,6 +32,8 @@ LISTEN: Final = "127.0.0.1:8091"
 THREADS: Final = 8
 """Requests that are answered at once; as many connections to the database are needed at most."""
 ROLES: Final = ("read", "write")
+SHORTEST: Final = 16
+"""Characters of a token that other hosts may guess at."""
 FORWARDED: Final = frozenset({"x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"})
 """What a trusted proxy may say about a request."""
 
@@ -93,7 +96,8 @@ def web_command(
     config = _config(queue)
     tokens = {"token": config.api_token, "read_token": _read_token(options["read_token_file"])}
     place = _place(options["listen"])
-    _check_exposure(place[0], config, options, is_locked=any(tokens.values()))
+    _check_proxy(options["trust_proxy"])
+    _check_exposure(place[0], config, options, [token for token in tokens.values() if token])
     log_to_stderr(log_level, log_format)
     with explained(), _source(queue, database_url, schema) as source:
         in_schema = schema if source is queue else None  # an engine of our own has been told
@@ -120,21 +124,38 @@ def _place(listen: str) -> tuple[str, int]:
         raise Refused(f"--listen: {error}") from None
 
 
-def _check_exposure(host: str, config: Config, options: Mapping[str, Any], *, is_locked: bool) -> None:
+def _check_proxy(address: str | None) -> None:
+    """
+    Refuse to believe whoever comes by: waitress would take a star for everybody.
+    """
+    try:
+        ipaddress.ip_address(address or "127.0.0.1")
+    except ValueError:
+        raise Refused(
+            f"--trust-proxy: {address!r} is no address: name the one that the proxy connects from, such as 127.0.0.1"
+        ) from None
+
+
+def _check_exposure(host: str, config: Config, options: Mapping[str, Any], tokens: Sequence[str]) -> None:
     """
     Refuse to show jobs to whoever comes by.
     """
-    if not is_locked and options["anonymous"] is None:
+    if not tokens and options["anonymous"] is None:
         raise Refused(
             "there is no token: set QUEUE_API_TOKEN or QUEUE_API_TOKEN_FILE; for yourself alone, --anonymous read"
             " shows everything to whoever sits at this machine"
         )
     if options["anonymous"] is not None and (not is_loopback(host) or options["trust_proxy"]):
         raise Refused("--anonymous is for this machine alone: listen on 127.0.0.1, and without --trust-proxy")
-    if not is_loopback(host) and not (config.allow_public and is_locked):
+    if not is_loopback(host) and not (config.allow_public and tokens):
         raise Refused(
             f"--listen: {host!r} is not a loopback address, so other hosts could reach it: use 127.0.0.1, or allow it"
             " with QUEUE_ALLOW_PUBLIC=1 and a token"
+        )
+    if not is_loopback(host) and min(map(len, tokens)) < SHORTEST:
+        raise Refused(
+            f"a token of fewer than {SHORTEST} characters can be guessed by other hosts, which --listen lets in:"
+            " openssl rand -hex 32 makes a better one"
         )
 
 
