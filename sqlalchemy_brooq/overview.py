@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy_brooq.browse import Transactions, ask
+from sqlalchemy_brooq.browse import EVER, Transactions, ask
 from sqlalchemy_brooq.schema import translated_schema
 from sqlalchemy_brooq.search import asked, too_slow
 from sqlalchemy_brooq.statements import browsing, checking, overview
@@ -23,8 +23,6 @@ HOUR: Final = timedelta(hours=1)
 DAY: Final = timedelta(days=1)
 MOST: Final = 10_000
 """Rows that are counted one by one; beyond that, more is all that is said."""
-_EVER: Final = timedelta(days=3_650_000).total_seconds()
-"""Since when a job is ready that is so since ``-infinity``."""
 
 
 @dataclass(slots=True)
@@ -69,7 +67,6 @@ class Series:
     done: list[int]
     dead: list[int]
     canceled: list[int]
-    enqueued: list[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +95,8 @@ class Holder:
     """When the first of them runs out."""
     expired: int
     """How many have run out."""
+    asked_at: datetime
+    """The moment, by the database's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +121,8 @@ class Retention:
     """About how many rows there are in each terminal state, by the planner's statistics; ``None``: it has none yet."""
     oldest_end: datetime | None
     """When the first of those jobs ended that are still there."""
+    asked_at: datetime | None
+    """The moment, by the database's clock."""
     due: Mapping[JobState, int | None] | None
     """How many rows are due now; `MOST` and one more stands for any number beyond."""
     held_by: Sequence[Reference]
@@ -202,12 +203,13 @@ def retention(transactions: Transactions, ttls: Mapping[JobState, timedelta] | N
         table = connection.scalar(checking.table_oid(translated_schema(connection)))
     known = {"table": table}
     rows = {row.state: row.rows for row in ask(transactions, overview.estimates(), known, budget) or ()}
-    oldest = ask(transactions, overview.oldest_end(), {}, budget)
+    ends = ask(transactions, overview.oldest_end(), {}, budget)
     references = ask(transactions, overview.references(), known, budget) or ()
     return Retention(
         ttls=ttls,
         rows={state: rows.get(state, 0) for state in ENDS} if rows else None,
-        oldest_end=oldest[0][0] if oldest else None,
+        oldest_end=ends[0].end if ends else None,
+        asked_at=ends[0].asked_at if ends else None,
         due=None if ttls is None else {state: _due(transactions, state, ttl, budget) for state, ttl in ttls.items()},
         held_by=[Reference(row.table, row.constraint) for row in references],
     )
@@ -228,7 +230,7 @@ def _note(one: TopicOverview, name: str, row: Any) -> None:
         case "last_hour" | "last_day":
             getattr(one, name)[row.state] = getattr(row, name.removeprefix("last_"))
         case "oldest_ready_seconds":
-            one.oldest_ready_seconds = None if row.seconds is None else min(row.seconds, _EVER)
+            one.oldest_ready_seconds = None if row.seconds is None else min(row.seconds, EVER)
         case _:
             setattr(one, name, getattr(row, name))
 

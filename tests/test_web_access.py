@@ -147,6 +147,17 @@ def test_an_error_in_the_host_s_check_lets_nobody_in(caplog: pytest.LogCaptureFi
     assert "RuntimeError: the session store is down" in caplog.text
 
 
+@pytest.mark.parametrize("answer", [True, False, "write", {}, Role.WRITE, ("write", "ada")])
+def test_what_a_check_answers_that_is_no_grant_lets_nobody_in(answer: Any, caplog: pytest.LogCaptureFixture) -> None:
+    app = client(authorize=lambda _: answer, anonymous=Role.WRITE)
+
+    refused = app.get(DOCUMENT, headers=LOCAL)
+
+    assert refused.status_code == 500
+    assert "paths" not in refused.text
+    assert f"TypeError: authorize is to return a Grant, or None for nobody: it returned {answer!r}" in caplog.text
+
+
 def test_read_only_holds_whoever_asks(engine: Engine) -> None:
     (job_id,) = put(engine, "pending")
     path = f"/api/jobs/{job_id}/cancel"
@@ -194,13 +205,13 @@ def test_nobody_else_is(address: str, headers: dict[str, str]) -> None:
 # -- browsers
 
 
-def test_a_login_is_a_cookie_that_no_script_sees_and_no_other_site_sends() -> None:
+def test_a_login_is_a_cookie_that_no_script_sees_and_no_form_of_another_site_sends() -> None:
     browser = logged_in(create_app(NOWHERE, token=TOKEN), base_url="https://jobs.example")
     name = next(iter(create_app(NOWHERE, token=TOKEN).extensions[current.EXTENSION]["access"].cookies))
     found = browser.get_cookie(name, domain="jobs.example")
 
     assert found is not None
-    assert (found.http_only, found.same_site, found.secure, found.path) == (True, "Strict", True, "/")
+    assert (found.http_only, found.same_site, found.secure, found.path) == (True, "Lax", True, "/")
     assert found.max_age == access.SESSION
     assert TOKEN not in found.value
     assert code(browser, base_url="https://jobs.example") == 200
@@ -220,7 +231,7 @@ def test_cookies_stay_below_the_prefix_and_without_tls_are_not_secure() -> None:
     answer = browser.get("/login", environ_overrides={"SCRIPT_NAME": "/queue"})
 
     (header,) = answer.headers.getlist("Set-Cookie")
-    assert header.endswith("; HttpOnly; Path=/queue; SameSite=Strict")
+    assert header.endswith("; HttpOnly; Path=/queue; SameSite=Lax")
     assert "Secure" not in header
 
 
@@ -242,6 +253,18 @@ def test_a_login_holds_in_every_process_and_no_longer_than_the_token_and_half_a_
     assert opened("") == opened("a.b.c") == opened("\xff") == 401
     monkeypatch.setattr(access, "SESSION", -1)
     assert opened(value) == 401
+
+
+@pytest.mark.parametrize("options", [{"read_only": True}, {"read_token": READ_TOKEN}])
+def test_who_may_only_read_can_end_that(options: dict[str, Any]) -> None:
+    app = create_app(NOWHERE, **{"token": TOKEN, **options})
+    browser = logged_in(app, options.get("read_token", TOKEN))
+
+    assert browser.post("/logout").status_code == 403
+    assert code(browser) == 200
+    given = {"csrf_token": cookie(browser, access.CSRF_COOKIE)}
+    assert browser.post("/logout", data=given).status_code == 303
+    assert code(browser) == 401
 
 
 def test_odd_cookies_of_others_log_nobody_out() -> None:
@@ -356,17 +379,27 @@ def test_every_answer_is_protected(path: str, expected: int) -> None:
     assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == "'none'"
     assert policy["script-src"] == policy["style-src"] == "'self'"
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
-    assert answer.headers["Referrer-Policy"] == "no-referrer"
+    assert answer.headers["Referrer-Policy"] == "same-origin"
     assert answer.headers["Cache-Control"] == "no-store"
     assert "Access-Control-Allow-Origin" not in answer.headers
     assert client().get("/").headers["X-Frame-Options"] == "DENY"
 
 
-def test_where_the_database_is_down_the_answer_says_so() -> None:
+def test_where_the_database_is_down_the_answer_says_so_and_the_log_says_more(caplog: pytest.LogCaptureFixture) -> None:
     answer = client(token=TOKEN).get("/api/topics", headers=bearer())
 
     assert answer.status_code == 503
-    assert "the database can't be asked" in answer.get_json()["detail"]
+    assert answer.get_json()["detail"] == "the database can't be reached"
+    (record,) = caplog.records
+    assert (record.levelname, record.name) == ("WARNING", "sqlalchemy_brooq.web")
+    assert "'/api/topics' could not be answered" in record.getMessage()
+    assert "127.0.0.1" in record.getMessage()
+
+
+def test_what_the_server_itself_says_is_told(engine: Engine) -> None:
+    found = Program(engine, schema="nowhere").get("topics", 503)
+
+    assert found["detail"] == 'the database can\'t be asked: relation "nowhere.job" does not exist'
 
 
 # -- the log

@@ -92,7 +92,8 @@ def test_retention_is_told_as_far_as_it_is_known(engine: Engine, api: Program) -
     put(engine, "done", count=60, updated_at="now() - interval '40 days'")
     put(engine, "dead", count=40)
     put(engine, "canceled", updated_at="'-infinity'")
-    run_sql(engine, "CREATE TABLE orders (job_id uuid CONSTRAINT its_job REFERENCES job)")
+    run_sql(engine, "CREATE TABLE orders (n int, job_id uuid CONSTRAINT its_job REFERENCES job) PARTITION BY LIST (n)")
+    run_sql(engine, "CREATE TABLE orders_1 PARTITION OF orders FOR VALUES IN (1)")
     assert api.get("retention")["rows"] is None
     run_sql(engine, "ANALYZE job")
 
@@ -453,3 +454,21 @@ def test_a_database_without_our_table_is_said(empty_database_url: Any) -> None:
     engine = create_engine(empty_database_url)
     assert 'relation "job" does not exist' in Program(engine).refused("jobs", 503)
     engine.dispose()
+
+
+@pytest.mark.parametrize("place", ["0", "-1", "%2B0", "%200", "0.0"])
+def test_what_is_hidden_can_t_be_searched_for_under_any_number(engine: Engine, place: str) -> None:
+    put(engine, "pending", payload='\'{"cards": [[{"number": "4711"}], {"number": "4711"}]}\'')
+    put(engine, "pending", payload='\'{"cards": [{"number": "4711"}]}\'')
+    query = f"jobs?payload.cards.{place}.number=4711"
+
+    assert len(Program(engine).get(query)["jobs"]) == 1 + (place == "-1")
+    assert "is hidden here" in Program(engine, masks=["cards.number"]).refused(query)
+
+
+def test_where_something_is_hidden_nobody_guesses_at_the_whole_of_it(engine: Engine) -> None:
+    put(engine, "pending", payload='\'{"card": {"pin": "4711"}}\'')
+    query = "jobs?payload.card=%7B%22pin%22%3A%20%224711%22%7D"
+
+    assert len(Program(engine).get(query)["jobs"]) == 1
+    assert "name one value" in Program(engine, masks=["pin"]).refused(query)

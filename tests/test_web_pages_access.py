@@ -5,11 +5,11 @@ Who may see and do what, in a real browser: signing in and out, a role that read
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 from sqlalchemy import Engine
 
 import sqlalchemy_brooq as brooq
-from tests.browsers import TOKEN, Open, Serve, needs_chromium, problems, put
+from tests.browsers import FLAGS, PROGRAM, TOKEN, Open, Serve, needs_chromium, problems, put
 from tests.queues import states
 
 pytestmark = needs_chromium
@@ -119,6 +119,29 @@ def test_who_may_only_read_sees_no_buttons_and_can_change_nothing(
     )
     expect(page.locator("main")).to_contain_text("may read, and change nothing")
     assert states(engine) == {"pending": 1}
+
+    page.click("#sign-out")
+    expect(page.locator("#token")).to_be_visible()
+    page.goto(home)
+    expect(page.locator("#token")).to_be_visible()
+
+
+def test_forms_work_over_plain_http_under_any_name(engine: Engine, serve: Serve, browser: Browser) -> None:
+    put(engine, {"topic": "t"})
+    home = serve(token=TOKEN).replace("127.0.0.1", "jobs.intranet")
+    # A name that isn't this machine's: over plain HTTP a browser tells nothing of a form but where it is from.
+    flags = [*FLAGS, "--host-resolver-rules=MAP jobs.intranet 127.0.0.1"]
+    with browser.browser_type.launch(executable_path=PROGRAM, args=flags) as other:
+        page = other.new_page()
+        page.goto(f"{home}/jobs")
+        page.fill("#token", TOKEN)
+        page.click("#sign-in")
+        expect(page.locator("#rows-title")).to_have_text("1 job")
+        page.locator("#rows .id").first.click()
+        page.click("#cancel")
+        expect(page.locator(".said")).to_contain_text("Canceled.")
+        page.click("#sign-out")
+        expect(page.locator("#token")).to_be_visible()
 
 
 def test_all_of_it_works_without_scripts(engine: Engine, serve: Serve, open_page: Open) -> None:

@@ -49,7 +49,10 @@ _ESTIMATES: Final = """
 """
 _REFERENCES: Final = """
     SELECT conrelid::regclass::text AS table, conname AS constraint
-    FROM pg_catalog.pg_constraint WHERE contype = 'f' AND confrelid = :table ORDER BY 1, 2
+    FROM pg_catalog.pg_constraint
+    WHERE contype = 'f' AND confrelid = :table
+    AND conparentid = 0 -- of a partitioned table, its own and not that of each partition
+    ORDER BY 1, 2
 """
 
 
@@ -93,7 +96,8 @@ def throughput(topic: str | None) -> Select[Any]:
 
 def holders() -> Select[Any]:
     """
-    Answer with who holds leases: worker, leases, oldest (since when), until (the earliest end), expired (how many).
+    Answer with who holds leases: worker, leases, oldest (since when), until (the earliest end), expired (how many),
+    asked_at (now).
     """
     expired = func.count().filter(JOB.c.locked_until < func.now())
     return (
@@ -103,6 +107,7 @@ def holders() -> Select[Any]:
             known(func.min(JOB.c.claimed_at)).label("oldest"),
             readable(func.min(JOB.c.locked_until)).label("until"),
             expired.label("expired"),
+            func.now().label("asked_at"),
         )
         .where(leased())
         .group_by(JOB.c.locked_by)
@@ -112,9 +117,10 @@ def holders() -> Select[Any]:
 
 def oldest_end() -> Select[Any]:
     """
-    Answer with the moment at which the first of those jobs ended that are over; ``NULL`` where none is.
+    Answer with (end, asked_at): when the first of those jobs ended that are over, ``NULL`` where none is; and now.
     """
-    return select(known(func.min(JOB.c.updated_at))).where(in_states(TERMINAL))
+    columns: list[ColumnElement[Any]] = [known(func.min(JOB.c.updated_at)).label("end"), func.now().label("asked_at")]
+    return select(*columns).where(in_states(TERMINAL))
 
 
 def due(states: Iterable[JobState]) -> Select[Any]:

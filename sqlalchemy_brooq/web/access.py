@@ -46,7 +46,7 @@ class Grant:
     who: str
     """For the log."""
     by_header: bool = False
-    """Whether the request proves itself by a header that no other site can make a browser send."""
+    """Whether the request proves itself by a header that no other site can make a browser send; no cookie has to."""
 
 
 Authorize: TypeAlias = Callable[[WSGIEnvironment], Grant | None]
@@ -122,7 +122,7 @@ class Access:
         """
         grant = self._by_header(environ) or self._by_cookie(environ)
         if grant is None and self._authorize is not None:
-            grant = self._authorize(environ)
+            grant = _checked(self._authorize(environ))
         if grant is None and self._anonymous is not None and is_local(environ):
             grant = Grant(self._anonymous, "this machine")
         return replace(grant, role=Role.READ) if grant is not None and self._read_only else grant
@@ -201,6 +201,9 @@ class Guesses:
     """
     Counts wrong tokens in the form by the address that they came from; in this process alone, and for a minute.
 
+    A hindrance, and no lock: who has many addresses guesses as often, and headers are not counted. What protects a
+    token is its length.
+
     Not those in a header: a script with an outdated token would lock out all others behind the same proxy.
     """
 
@@ -229,6 +232,15 @@ class Guesses:
             self._times.move_to_end(address)
             if len(self._times) > ADDRESSES:
                 self._times.popitem(last=False)
+
+
+def _checked(answer: object) -> Grant | None:
+    """
+    Return what the host's check answered, if it is an answer: what is true or false is not taken for a yes or a no.
+    """
+    if answer is None or isinstance(answer, Grant):
+        return answer
+    raise TypeError(f"authorize is to return a Grant, or None for nobody: it returned {answer!r}")
 
 
 def is_local(environ: WSGIEnvironment) -> bool:
@@ -274,7 +286,10 @@ def new_csrf() -> str:
 
 def is_csrf(environ: WSGIEnvironment, given: str) -> bool:
     """
-    Tell whether *given* is what the browser's cookie says. Another site can set neither to what it knows.
+    Tell whether *given* is what the browser's cookie says.
+
+    Another site can read neither, nor set the header. A neighbour below the same domain, such as blog.example.com
+    beside jobs.example.com, can set a cookie for both and fill in a form with it: `is_same_site` stops that one.
     """
     known = csrf_cookie(environ)
     return known is not None and hmac.compare_digest(known.encode(), given.encode("utf-8", "surrogatepass"))

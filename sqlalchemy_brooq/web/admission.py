@@ -10,7 +10,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Final
 
-from flask import Response, current_app, redirect, request, url_for
+from flask import Response, redirect, request, url_for
 from flask.typing import ResponseReturnValue
 
 from sqlalchemy_brooq.web import access as gate
@@ -21,8 +21,11 @@ from sqlalchemy_brooq.web.problems import is_api, problem
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 STATIC: Final = "static"
 LOGIN: Final = "pages.login"
+LOGOUT: Final = "pages.logout"
 OPEN: Final = frozenset({STATIC, LOGIN})
 """Endpoints that everybody may see, if anybody may see anything."""
+HARMLESS: Final = frozenset({LOGIN, LOGOUT})
+"""Endpoints that change nothing but who it is: whoever may read may do that."""
 HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; connect-src 'self';"
@@ -30,7 +33,8 @@ HEADERS: Final = {
     ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
+    # Not "no-referrer": with it browsers send "Origin: null" with our own forms.
+    "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
@@ -45,14 +49,13 @@ def admit() -> ResponseReturnValue | None:
         return problem(HTTPStatus.NOT_FOUND, "nothing is served here")
     grant = access.granted(request.environ)
     current.set_grant(grant)
-    is_open = request.endpoint in OPEN
-    if grant is None and not is_open:
+    if grant is None and request.endpoint not in OPEN:
         return _unknown(access)
-    return None if request.method in SAFE else _check_write(grant, is_open=is_open)
+    return None if request.method in SAFE else _check_write(grant)
 
 
-def _check_write(grant: Grant | None, *, is_open: bool) -> ResponseReturnValue | None:
-    if grant is not None and grant.role is not Role.WRITE and not is_open:
+def _check_write(grant: Grant | None) -> ResponseReturnValue | None:
+    if grant is not None and grant.role is not Role.WRITE and request.endpoint not in HARMLESS:
         return problem(HTTPStatus.FORBIDDEN, "this access may read, and change nothing")
     if (grant is not None and grant.by_header) or _is_ours():
         return None
@@ -73,7 +76,7 @@ def _unknown(access: Access) -> ResponseReturnValue:
     """
     if not access.has_login:
         return problem(HTTPStatus.FORBIDDEN, "who asks is not known here, or may see nothing")
-    if request.method in SAFE and not is_api() and LOGIN in current_app.view_functions:
+    if request.method in SAFE and not is_api():
         return redirect(url_for(LOGIN, next=request.full_path.rstrip("?")))
     answer = problem(HTTPStatus.UNAUTHORIZED, "this needs a token: send it as Authorization: Bearer TOKEN")
     answer.headers["WWW-Authenticate"] = "Bearer"

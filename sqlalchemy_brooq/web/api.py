@@ -98,8 +98,9 @@ def list_holders() -> Response:
     """
     _arguments()
     holders = _known(current.reading().holders())
+    moments = ("oldest", "until", "asked_at")
     return _answered(
-        {"holders": [asdict(one) | {"oldest": iso(one.oldest), "until": iso(one.until)} for one in holders]}
+        {"holders": [asdict(one) | {name: iso(getattr(one, name)) for name in moments} for one in holders]}
     )
 
 

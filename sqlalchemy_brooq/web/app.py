@@ -4,11 +4,8 @@ The application: puts together where jobs are read, who may do what, the API and
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Iterable
 from datetime import timedelta
-from functools import partial
 from typing import Final, TypeAlias
 
 from flask import Flask
@@ -22,8 +19,9 @@ from sqlalchemy_brooq.vocabulary import TERMINAL, JobState
 from sqlalchemy_brooq.web import admission, current, problems
 from sqlalchemy_brooq.web.access import Access, Authorize, Role
 from sqlalchemy_brooq.web.api import api
+from sqlalchemy_brooq.web.pages import pages
+from sqlalchemy_brooq.web.patience import PATIENCE, Limited
 from sqlalchemy_brooq.web.reading import BUDGET, Reading
-from sqlalchemy_brooq.worker.connection import short_transaction
 from sqlalchemy_brooq.worker.origin import derived_engine, needs_derived
 
 Source: TypeAlias = Engine | AsyncEngine | Queue
@@ -60,7 +58,8 @@ def create_app(
         masks: Names, or dotted paths, of fields in payloads and results that are not shown.
         title: What the pages are headed with.
         schema: Where the table is; by default where the connection's search_path leads.
-        budget: How long the database may take for each answer; what takes longer is unknown.
+        budget: How long the database may take for each statement, of which a page has several; what takes longer is
+            unknown.
     """
     app = Flask("sqlalchemy_brooq.web", static_folder="static", template_folder="templates")
     config = source.config if isinstance(source, Queue) else None
@@ -72,9 +71,8 @@ def create_app(
         read_only=read_only,
     )
     engine = _engine(source)
-    transactions = partial(
-        short_transaction, engine.execution_options(schema_translate_map={None: schema}) if schema else engine
-    )
+    asked = engine.execution_options(schema_translate_map={None: schema}) if schema else engine
+    transactions = Limited(asked, budget + PATIENCE)
     reading = Reading(transactions, masks=masks, ttls=None if config is None else ttls(config), budget=budget)
     app.extensions[current.EXTENSION] = {"access": access, "reading": reading, "engine": engine}
     app.config["MAX_CONTENT_LENGTH"] = app.config["MAX_FORM_MEMORY_SIZE"] = LARGEST
@@ -102,8 +100,7 @@ def _engine(source: Source) -> Engine:
 
 def _wire(app: Flask, title: str) -> None:
     app.register_blueprint(api)
-    if importlib.util.find_spec("sqlalchemy_brooq.web.pages"):
-        app.register_blueprint(importlib.import_module("sqlalchemy_brooq.web.pages").pages)
+    app.register_blueprint(pages)
     app.before_request(admission.admit)
     app.after_request(admission.protect)
     app.register_error_handler(HTTPException, problems.refused)

@@ -83,10 +83,10 @@ def log_out(answer: Response) -> None:
 
 def set_cookie(answer: Response, name: str, value: str, age: int | None = None) -> None:
     """
-    Let *answer* set a cookie that no script reads, no other site sends, and that stays below our own prefix.
+    Let *answer* set a cookie that no script reads, that no form of another site sends, and that stays below our prefix.
     """
     secure = request.is_secure
-    answer.set_cookie(name, value, max_age=age, path=_path(), secure=secure, httponly=True, samesite="Strict")
+    answer.set_cookie(name, value, max_age=age, path=_path(), secure=secure, httponly=True, samesite="Lax")
 
 
 def _path() -> str:

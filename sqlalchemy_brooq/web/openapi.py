@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 from sqlalchemy_brooq import __version__
 from sqlalchemy_brooq.kinds import MAX_DURATION
 from sqlalchemy_brooq.statements.browsing import PRIVATE
+from sqlalchemy_brooq.statements.overview import ENDS
 from sqlalchemy_brooq.vocabulary import TERMINAL, JobState
 from sqlalchemy_brooq.web.asking import BUCKETS, LONGEST_PAGE, MOST_BUCKETS, PAGE
 from sqlalchemy_brooq.web.reading import MOST
@@ -18,7 +19,6 @@ from sqlalchemy_brooq.web.reading import MOST
 Schema: TypeAlias = dict[str, Any]
 
 STATES: Final = [state.value for state in JobState]
-ENDS: Final = [state.value for state in JobState if state in TERMINAL]
 CANCELABLES: Final = [state.value for state in JobState if state not in TERMINAL]
 PROBLEM: Final = "application/problem+json"
 JSON: Final = "application/json"
@@ -186,9 +186,16 @@ _SCHEMAS: Final[dict[str, Schema]] = {
         },
         description="How a topic does; a count that is null took too long.",
     ),
-    "Series": _object({**{state: _array(_COUNT) for state in ENDS}, "enqueued": _or_null(_array(_COUNT))}),
+    "Series": _object({state: _array(_COUNT) for state in ENDS}),
     "Holder": _object(
-        {"worker": _TEXT, "leases": _COUNT, "oldest": _or_null(_MOMENT), "until": _MOMENT, "expired": _COUNT}
+        {
+            "worker": _TEXT,
+            "leases": _COUNT,
+            "oldest": _or_null(_MOMENT),
+            "until": _MOMENT,
+            "expired": _COUNT,
+            "asked_at": _MOMENT,
+        }
     ),
     "Job": _object(_FACTS, optional=tuple(PRIVATE)),
     "WholeJob": _object(

@@ -20,6 +20,7 @@ from flask.typing import ResponseReturnValue
 from sqlalchemy_brooq import __version__
 from sqlalchemy_brooq.browse import JobView
 from sqlalchemy_brooq.errors import JobNotFound
+from sqlalchemy_brooq.operations import Counts
 from sqlalchemy_brooq.overview import Throughput
 from sqlalchemy_brooq.search import InvalidQuery
 from sqlalchemy_brooq.vocabulary import CLAIMABLE, HELD, TERMINAL, JobState
@@ -42,6 +43,8 @@ NOTES: Final = {
     "over": "It was over already, so there was nothing to cancel.",
     "again": "It was replayed before: this is that replay.",
     "replayed": "This is the replay: a new job with the same payload.",
+    "held": "Nothing was changed: somebody else's transaction holds this job. Try again.",
+    "unfit": "Nothing was changed: it is in another state by now.",
     "canceled": "Canceled. If a worker runs it, its handler is told at its next check.",
 }
 """What a page says once about what was just done; an address names one of them."""
@@ -116,15 +119,7 @@ def _ended(period: Period) -> Answer[Throughput]:
 
 def _flight() -> dict[str, Any]:
     reading = current.reading()
-    flight = reading.in_flight(LISTED + 1)
-    found = flight.value or []
-    return {
-        "flight": flight,
-        "holders": reading.holders(),
-        # By the database's clock, as are the moments; who holds a lease is in flight, so there is one.
-        "asked_at": found[0].asked_at if found else datetime.now(UTC),
-        "limit": LISTED,
-    }
+    return {"flight": reading.in_flight(LISTED + 1), "holders": reading.holders(), "limit": LISTED}
 
 
 def _died() -> dict[str, Any]:
@@ -214,7 +209,7 @@ def cancel(job_id: UUID) -> Response:
     Call it off.
     """
     counts = current.reading().cancel([job_id], who=current.who()).counts
-    note = "over" if counts.already else "canceled"
+    note = _left(job_id, counts) or ("over" if counts.already else "canceled")
     return _see("pages.job", job_id=job_id, note=note)
 
 
@@ -223,10 +218,25 @@ def replay(job_id: UUID) -> Response:
     """
     Enqueue it once more.
     """
-    found = current.reading().replay([job_id], who=current.who()).replays.get(job_id)
+    changes = current.reading().replay([job_id], who=current.who())
+    found = changes.replays.get(job_id)
     if found is None:
-        return _see("pages.job", job_id=job_id)
+        return _see("pages.job", job_id=job_id, note=_left(job_id, changes.counts) or "unfit")
     return _see("pages.job", job_id=found.id, note="replayed" if found.created else "again")
+
+
+def _left(job_id: UUID, counts: Counts) -> str | None:
+    """
+    Return the name of the note that says why a job was left alone; ``None``: it wasn't.
+
+    Raises:
+        JobNotFound: It is not there.
+    """
+    if counts.missing:
+        raise JobNotFound(job_id)
+    if counts.held:
+        return "held"
+    return "unfit" if counts.unfit else None
 
 
 # -- retention

@@ -12,14 +12,15 @@ import logging
 from http import HTTPStatus
 from typing import Final
 
-from flask import Response, current_app, render_template, request
+from flask import Response, render_template, request
 from werkzeug.exceptions import HTTPException
 
 from sqlalchemy_brooq.browse import TooSlow
 from sqlalchemy_brooq.errors import JobNotFound
 from sqlalchemy_brooq.search import InvalidQuery
 from sqlalchemy_brooq.web.access import Throttled
-from sqlalchemy_brooq.web.reading import Grown, Unreachable
+from sqlalchemy_brooq.web.kept import Unreachable
+from sqlalchemy_brooq.web.reading import Grown
 from sqlalchemy_brooq.worker.journal import safe_traceback
 
 log = logging.getLogger("sqlalchemy_brooq.web")
@@ -53,9 +54,7 @@ def problem(code: int, text: str) -> Response:
     if is_api():
         body = {"type": "about:blank", "title": status.phrase, "status": code, "detail": text}
         return Response(json.dumps(body), code, mimetype=TYPE)
-    if current_app.jinja_loader is not None and PAGE in current_app.jinja_loader.list_templates():
-        return Response(render_template(PAGE, code=code, name=status.phrase, text=text), code)
-    return Response(f"{code} {status.phrase}: {text}\n", code, mimetype="text/plain")
+    return Response(render_template(PAGE, code=code, name=status.phrase, text=text), code)
 
 
 def is_api() -> bool:
@@ -69,7 +68,11 @@ def known(error: Exception) -> Response:
     """
     Answer with what a request, or the database, did to cause *error*.
     """
-    answer = problem(next(code for kind, code in CODES.items() if isinstance(error, kind)), str(error))
+    code = next(code for kind, code in CODES.items() if isinstance(error, kind))
+    if code == HTTPStatus.SERVICE_UNAVAILABLE:
+        reason = error.reason if isinstance(error, Unreachable) else str(error)
+        log.warning("%s %r could not be answered: %s", request.method, request.path, reason)
+    answer = problem(code, str(error))
     if isinstance(error, Throttled):
         answer.headers["Retry-After"] = str(error.seconds)
     return answer

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
-import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
 from sqlalchemy.exc import DataError, SQLAlchemyError
@@ -28,30 +26,22 @@ from sqlalchemy_brooq.overview import Holder, Retention, Throughput, TopicOvervi
 from sqlalchemy_brooq.policy import error_text
 from sqlalchemy_brooq.search import InvalidQuery, JobPage, JobQuery
 from sqlalchemy_brooq.vocabulary import TERMINAL, Enqueued, JobState
+from sqlalchemy_brooq.web.kept import FRESH, Kept, Unreachable
 
 T = TypeVar("T")
 
 audit: Final = logging.getLogger("sqlalchemy_brooq.web.audit")
 
 BUDGET: Final = timedelta(seconds=1)
-"""How long the database may take for an answer."""
+"""How long the database may take for a statement."""
 MOST: Final = 10_000
 """Jobs that are counted, and that one request may change."""
-FRESH: Final = timedelta(seconds=1)
 STALE: Final = timedelta(seconds=10)
-"""How long an answer about the whole table serves others who ask the same: many may look at one dashboard."""
-MOST_KEPT: Final = 200
-"""Answers that are kept; with more, all of them are forgotten."""
+"""How long an answer about the whole table may serve others who ask the same; `FRESH` at least."""
 BUCKET_PARTS: Final = 60
 """Of a chart, how many answers are asked for while one of its buckets fills."""
 LISTED: Final = ("key", "error")
 """What a list tells of each job beside the plain facts."""
-
-
-class Unreachable(BrooqError, ConnectionError):  # noqa: N818 - names the caller's situation
-    """
-    The database can't be asked: it is down, or refuses.
-    """
 
 
 class Grown(BrooqError, RuntimeError):  # noqa: N818 - names the caller's situation
@@ -90,37 +80,6 @@ class Changes:
     """By the ids of the jobs that were replayed, now or before; empty after a cancel."""
 
 
-class Kept:
-    """
-    Answers that are handed out again for a while; whoever comes while one is being found waits for that one.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._guard = threading.Lock()
-        self._found: dict[Hashable, tuple[threading.Lock, list[tuple[float, Any]]]] = {}
-
-    def answer(self, key: Hashable, age: timedelta, find: Callable[[], T]) -> T:
-        """
-        Return what *find* returned last, up to *age* ago, or does now.
-        """
-        with self._guard:
-            if len(self._found) > MOST_KEPT:
-                self._found.clear()
-            turn, kept = self._found.setdefault(key, (threading.Lock(), []))
-        with turn:
-            if not kept or kept[0][0] <= self._clock():
-                kept[:] = [(self._clock() + age.total_seconds(), find())]
-            return cast(T, kept[0][1])
-
-    def clear(self) -> None:
-        """
-        Forget all of them.
-        """
-        with self._guard:
-            self._found.clear()
-
-
 class Reading:
     """
     Asks and acts.
@@ -129,7 +88,7 @@ class Reading:
         transactions: Where.
         masks: What of payloads and results is hidden.
         ttls: How long jobs are kept, if that is known.
-        budget: How long the database may take for an answer.
+        budget: How long the database may take for a statement.
     """
 
     def __init__(
@@ -317,9 +276,11 @@ class Reading:
             audit.info("%s %s %d: %s", _in_one_line(who), verb, counts.changed, what, extra=extra)
 
     def _check(self, query: JobQuery) -> None:
-        for path, _ in query.payload:
+        for path, value in query.payload:
             if self._masks.cover(path.split(".")):
                 raise InvalidQuery(f"{path!r} is hidden here, and can't be searched for")
+            if self._masks and value.startswith(("{", "[")):  # a guess at what it has within
+                raise InvalidQuery("objects and arrays can't be searched for where fields are hidden: name one value")
 
     def _masked(self, job: JobView) -> JobView:
         if not self._masks:
@@ -348,7 +309,16 @@ def _reached() -> Iterator[None]:
     except DataError as error:
         raise InvalidQuery(f"the database refuses a value: {error_text(error)}") from error
     except SQLAlchemyError as error:
-        raise Unreachable(f"the database can't be asked: {error_text(error)}") from error
+        raise _unreachable(error) from error
+
+
+def _unreachable(error: SQLAlchemyError) -> Unreachable:
+    """
+    Return what to say of *error*: what the server said, and nothing of libpq's, which names hosts and paths.
+    """
+    said = getattr(getattr(getattr(error, "orig", None), "diag", None), "message_primary", None)
+    text = f"the database can't be asked: {said}" if said else "the database can't be reached"
+    return Unreachable(text, error_text(error))
 
 
 def _described(which: JobQuery | Sequence[UUID]) -> str:

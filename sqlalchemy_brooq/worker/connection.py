@@ -306,17 +306,23 @@ def _may_pass(error: OperationalError) -> bool:
 
 Transactions = Callable[[], AbstractContextManager[Connection]]
 """Lends a connection in a transaction of its own, each time it is called."""
+Guard = Callable[[Connection], AbstractContextManager[object]]
+"""Watches over what is done with a connection."""
 
 
 @contextlib.contextmanager
-def short_transaction(engine: Engine) -> Iterator[Connection]:
+def short_transaction(engine: Engine, guard: Guard = contextlib.nullcontext) -> Iterator[Connection]:
     """
     Lend a connection of the consumer's pool in a READ COMMITTED transaction that commits at the end.
 
     After an error it doesn't go back to the pool: what a session got from its server or its role, read-only before
     a failover was over, would stay with it.
+
+    Args:
+        engine: Whose connection.
+        guard: Stands around the transaction, and is left before the connection goes back to the pool.
     """
-    with engine.connect() as connection:
+    with engine.connect() as connection, guard(connection):
         named = connection.execution_options(isolation_level=READ_COMMITTED)
         try:
             with named.begin():
