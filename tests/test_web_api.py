@@ -70,6 +70,7 @@ def test_throughput_is_told_from_the_table_itself(engine: Engine, api: Program) 
     assert hour["topics"]["a"]["done"] == [0, 0, 0, 2]
     assert sum(hour["topics"]["a"]["dead"][:3]) == 1
     assert sum(api.get("throughput?period=1d&buckets=24&topic=b")["topics"]["b"]["canceled"]) == 1
+    assert hour["topics"]["a"].keys() == {"done", "dead", "canceled"}
     assert api.get("throughput?topic=nothing")["topics"] == {}
     assert api.get("throughput?period=7h&buckets=500")["topics"].keys() == {"a", "b"}
 
