@@ -28,6 +28,10 @@ from sqlalchemy_brooq.vocabulary import TERMINAL, JobState
 
 DAY: Final = timedelta(days=1)
 """How far back is looked for what is over, where nobody said so."""
+PATHS: Final = 16
+"""Paths into the payload that a question may have."""
+NAMES: Final = 32
+"""Names that a path may have: the database goes down each of them, in each row."""
 _MOMENT: Final = re.compile(r"-?infinity|[0-9]{4,6}-[0-9T:.+-]{11,40}( BC)?")
 
 
@@ -63,12 +67,18 @@ class JobQuery:
     def __post_init__(self) -> None:
         for text in (*self.topics, self.key or "", *(part for pair in self.payload for part in pair)):
             _check_text(text)
-        if any(not name for path, _ in self.payload for name in path.split(".")):
-            raise InvalidQuery("a path into the payload is names with dots between them, such as customer.id")
+        self._check_paths()
         if self.asks_for_ends and self.states and not self.states & TERMINAL:
             raise InvalidQuery(
                 f"ended_since and ended_until are about jobs that are over: {_named(self.states)} is not"
             )
+
+    def _check_paths(self) -> None:
+        paths = [path.split(".") for path, _ in self.payload]
+        if any(not name for path in paths for name in path):
+            raise InvalidQuery("a path into the payload is names with dots between them, such as customer.id")
+        if len(paths) > PATHS or any(len(path) > NAMES for path in paths):
+            raise InvalidQuery(f"too much of the payload is asked for: at most {PATHS} paths of {NAMES} names")
 
     @property
     def asks_for_ends(self) -> bool:

@@ -8,7 +8,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -55,12 +55,18 @@ def served(application: Any) -> Iterator[str]:
     Serve *application* on a loopback port, each request on a thread; yield its address.
     """
     from werkzeug.serving import WSGIRequestHandler, make_server
+    from werkzeug.wsgi import ClosingIterator
 
     class Quiet(WSGIRequestHandler):
         def log(self, *_: Any) -> None:
             pass
 
-    server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=Quiet)
+    def whole(environ: Any, start_response: Any) -> list[bytes]:
+        # This server forgets to close a file whose reader has gone, as browsers do that leave a page.
+        with closing(ClosingIterator(application(environ, start_response))) as answer:
+            return [b"".join(answer)]
+
+    server = make_server("127.0.0.1", 0, whole, threaded=True, request_handler=Quiet)
     server.daemon_threads = False  # type: ignore[attr-defined] # so that closing it waits for what is being answered
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()

@@ -123,6 +123,13 @@ def test_it_serves_the_database_of_a_queue_and_knows_its_settings(engine: Engine
         assert dashboard.end(signal.SIGTERM) == 0
 
 
+def test_nobody_who_is_not_known_fills_the_disk_with_a_body(engine: Engine, tmp_path: Path) -> None:
+    with Dashboard(cwd=tmp_path, QUEUE_API_TOKEN=TOKEN, DATABASE_URL=shown(engine.url)) as dashboard:
+        code, *_ = dashboard.ask("/login", "POST", **{"Content-Length": str(1 << 30)})
+
+        assert code == 413
+
+
 def test_behind_a_proxy_it_believes_that_one_alone(engine: Engine, tmp_path: Path) -> None:
     (job_id,) = put(engine, "pending")
     variables = {"DATABASE_URL": shown(engine.url), "QUEUE_API_TOKEN": TOKEN}

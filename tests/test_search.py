@@ -194,6 +194,8 @@ def test_a_page_says_how_far_back_it_looked(engine: Engine) -> None:
         ({"payload": (("\ud800", ""),)}, "not UTF-8"),
         ({"payload": (("a..b", ""),)}, "names with dots between them"),
         ({"payload": (("", ""),)}, "names with dots between them"),
+        ({"payload": ((".".join("a" * 33), ""),)}, "at most 16 paths of 32 names"),
+        ({"payload": (("a", ""),) * 17}, "at most 16 paths of 32 names"),
         ({"states": {JobState.PENDING}, "ended_since": HOUR}, "jobs that are over: pending is not"),
     ],
 )

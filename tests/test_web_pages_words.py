@@ -209,6 +209,8 @@ def test_a_form_repeats_what_was_filled_in_and_nothing_else() -> None:
         ("clock=eaten&within=1h", "eaten is no clock"),
         ("after=nonsense", "this is no cursor"),
         ("state=pending&clock=ended&within=1h", "pending is not"),
+        ("within=1h&since=2026-01-01T00:00", "give one of the two"),
+        ("since=0001-01-01T00:00%2B14:00", "is no moment"),
         ("topic=%00", "NUL"),
     ],
 )

@@ -29,6 +29,8 @@ from sqlalchemy_brooq.schema import check_schema
 from sqlalchemy_brooq.worker.connection import short_transaction
 
 LISTEN: Final = "127.0.0.1:8091"
+LIMITS: Final[dict[str, Any]] = {"max_request_body_size": 2 << 20, "connection_limit": 1_000, "channel_timeout": 20}
+"""What clients that nobody knows yet may take: bytes of a body, connections, seconds that one of them may be idle."""
 THREADS: Final = 8
 """Requests that are answered at once; as many connections to the database are needed at most."""
 ROLES: Final = ("read", "write")
@@ -222,6 +224,7 @@ def _listening(application: WSGIApplication, place: tuple[str, int], options: Ma
             host=host,
             port=port,
             threads=THREADS,
+            **LIMITS,
             ident=None,  # who serves is nobody's business
             url_prefix=options["prefix"],
             **proxied,

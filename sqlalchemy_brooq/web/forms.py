@@ -134,6 +134,8 @@ class JobForm:
         clock = self.clock or "created"
         if clock not in CLOCKS:
             raise InvalidQuery(f"{clock} is no clock: jobs are looked for by when they were created or ended")
+        if self.within and self.since:
+            raise InvalidQuery("a job can't be looked for within a time and from a moment on: give one of the two")
         since = _ago(self.within) if self.within else _moment(self.since)
         moments = {f"{clock}_since": since, f"{clock}_until": _moment(self.until)}
         return {name: moment for name, moment in moments.items() if moment is not None}
@@ -210,6 +212,6 @@ def _moment(text: str) -> datetime | None:
         return None
     try:
         found = datetime.fromisoformat(text)
-    except ValueError:
+        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):  # the latter at the ends of the calendar
         raise InvalidQuery(f"{text} is no moment: write it like 2026-12-01T16:30") from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
