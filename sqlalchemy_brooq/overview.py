@@ -120,8 +120,8 @@ class Retention:
     rows: Mapping[JobState, int] | None
     """About how many rows there are in each terminal state, by the planner's statistics; ``None``: it has none yet."""
     oldest_end: datetime | None
-    """When the first of those jobs ended that are still there."""
-    asked_at: datetime | None
+    """When the first of those jobs ended that are still there; ``None``: none is."""
+    asked_at: datetime
     """The moment, by the database's clock."""
     due: Mapping[JobState, int | None] | None
     """How many rows are due now; `MOST` and one more stands for any number beyond."""
@@ -197,19 +197,23 @@ def holders(transactions: Transactions, *, budget: timedelta) -> list[Holder]:
 
 def retention(transactions: Transactions, ttls: Mapping[JobState, timedelta] | None, *, budget: timedelta) -> Retention:
     """
-    Return what retention is about, where jobs are kept for *ttls*; what takes longer than *budget* is unknown.
+    Return what retention is about, where jobs are kept for *ttls*; a count that takes longer than *budget* is unknown.
+
+    Raises:
+        TooSlow: Something else took longer.
     """
+    doing = "looking at what is over"
     with transactions() as connection:
         table = connection.scalar(checking.table_oid(translated_schema(connection)))
     known = {"table": table}
-    rows = {row.state: row.rows for row in ask(transactions, overview.estimates(), known, budget) or ()}
-    ends = ask(transactions, overview.oldest_end(), {}, budget)
-    references = ask(transactions, overview.references(), known, budget) or ()
+    rows = {row.state: row.rows for row in asked(transactions, overview.estimates(), known, budget, doing)}
+    (ends,) = asked(transactions, overview.oldest_end(), {}, budget, doing)
+    references = asked(transactions, overview.references(), known, budget, doing)
     return Retention(
         ttls=ttls,
         rows={state: rows.get(state, 0) for state in ENDS} if rows else None,
-        oldest_end=ends[0].end if ends else None,
-        asked_at=ends[0].asked_at if ends else None,
+        oldest_end=ends.end,
+        asked_at=ends.asked_at,
         due=None if ttls is None else {state: _due(transactions, state, ttl, budget) for state, ttl in ttls.items()},
         held_by=[Reference(row.table, row.constraint) for row in references],
     )

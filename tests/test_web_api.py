@@ -197,7 +197,7 @@ def test_what_takes_too_long_is_not_known_and_the_answer_says_why(engine: Engine
     with engine.begin() as other:
         other.execute(text("LOCK TABLE job IN ACCESS EXCLUSIVE MODE"))
 
-        for path in ("jobs", f"jobs/{job_id}", "topics", "holders", "throughput"):
+        for path in ("jobs", f"jobs/{job_id}", "topics", "holders", "throughput", "retention"):
             assert "took longer than 50ms, and was given up" in api.refused(path, 503)
         assert api.post("jobs/cancel", {"filter": {}, "dry_run": True}, 503)["title"] == "Service Unavailable"
     assert api.get("jobs")["jobs"][0]["id"] == str(job_id)
@@ -269,7 +269,7 @@ def test_what_a_filter_means_is_counted_before_it_is_changed(engine: Engine, api
     wanted = {"topics": ["a"], "states": ["dead"]}
 
     counted = api.post("jobs/replay", {"filter": wanted, "dry_run": True})
-    assert counted == {"expected": 3, "is_more": False, "states": {"dead": 3}}
+    assert counted == {"expected": 3, "is_more": False, "states": {"dead": 3}, "ended_since": "1d"}
     assert states(engine) == {"dead": 4}
 
     put(engine, "dead", topic="a")

@@ -104,6 +104,8 @@ def test_what_takes_too_long_is_unknown_and_the_reason_stands_beside_it(
         for part in ("#glance", "#activity", "#flight", "#died"):
             expect(page.locator(part)).to_contain_text("took longer than 30ms")
         assert problems(page) == []
+        page.goto(f"{home}/retention")
+        expect(page.locator("#retention")).to_contain_text("took longer than 30ms")
         page.goto(f"{home}/jobs")
         expect(page.locator("#rows")).to_contain_text("took longer than 30ms")
         assert problems(page) == []

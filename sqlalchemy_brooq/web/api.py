@@ -191,9 +191,17 @@ def _changed(change: Change, judged: Callable[[JobQuery], JobQuery]) -> Response
         return _answered(_counts(change(order.which, who=current.who())))
     if order.expected is not None:
         return _answered(_counts(change(order.which, who=current.who(), expected=order.expected)))
-    counts = _known(current.reading().count(judged(order.which)))
+    query = judged(order.which)
+    counts = _known(current.reading().count(query))
     total = sum(counts.values())
-    return _answered({"expected": min(total, MOST), "is_more": total > MOST, "states": counts})
+    return _answered(
+        {
+            "expected": min(total, MOST),
+            "is_more": total > MOST,
+            "states": counts,
+            "ended_since": _since(query.period),
+        }
+    )
 
 
 def _changed_one(job_id: UUID, changes: Changes) -> Response:

@@ -222,6 +222,7 @@ _SCHEMAS: Final[dict[str, Schema]] = {
             "expected": {**_COUNT, "maximum": MOST, "description": "What to name when it is to be done."},
             "is_more": {"type": "boolean", "description": f"More than {MOST}: too many for one request."},
             "states": _map(_COUNT),
+            "ended_since": {**_or_null(_TEXT), "description": "How far back jobs that are over were looked for."},
         }
     ),
     "Changes": _object(
