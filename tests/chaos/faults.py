@@ -160,13 +160,12 @@ class Faults:
             while True:
                 due += PACE
                 self._look_after(until=due)
-                ends = _is_true(is_over)
-                if ends and not waiting:
+                if _is_true(is_over):
                     break
-                if not ends:
-                    self._hit()
-                # A machine that is slow to kill is at the end of the work before it has looked: each crash comes still.
-                if waiting and (ends or _is_true(waiting[0])):
+                self._kill()
+                self._seize()
+                self._freeze_one()
+                if waiting and _is_true(waiting[0]):
                     del waiting[0]
                     self._crash()
         finally:
@@ -185,11 +184,6 @@ class Faults:
             if (left := until - time.monotonic()) <= 0:
                 return
             time.sleep(min(left, 0.02))
-
-    def _hit(self) -> None:
-        self._kill()
-        self._seize()
-        self._freeze_one()
 
     def _kill(self) -> None:
         if victims := self._crew.ready():
