@@ -129,7 +129,10 @@ class Wire:
         pass
 
 
-def test_no_claim_begins_while_a_search_waits_for_the_other_pump_s_and_afterwards_claims_go_on() -> None:
+def in_doubt() -> tuple[Crew, Wire, Pump, Request]:
+    """
+    Return a pump that has a claim to search for, and what the other pump has asked for and has no answer to.
+    """
     demand = Demand(Turns(["t"]), 1000, lambda: 1000, 1.0)
     desk = Desk("w", Journal(Metrics(CollectorRegistry())))
     crew = Crew({}, demand, desk, lambda _: None, 30.0)
@@ -137,6 +140,12 @@ def test_no_claim_begins_while_a_search_waits_for_the_other_pump_s_and_afterward
     pump = Pump(0, wire, crew)
     of_the_other = take(demand, time.monotonic())
     crew.doubts.raise_at(time.monotonic())
+    return crew, wire, pump, of_the_other
+
+
+def test_no_claim_begins_while_a_search_waits_for_the_other_pump_s_and_afterwards_claims_go_on() -> None:
+    crew, wire, pump, of_the_other = in_doubt()
+    demand = crew.demand
 
     demand.hint()
     assert pump.round() > 0  # it does not spin
@@ -149,13 +158,8 @@ def test_no_claim_begins_while_a_search_waits_for_the_other_pump_s_and_afterward
 
 
 def test_a_search_that_is_given_up_before_its_turn_comes_stops_no_claim() -> None:
-    demand = Demand(Turns(["t"]), 1000, lambda: 1000, 1.0)
-    desk = Desk("w", Journal(Metrics(CollectorRegistry())))
-    crew = Crew({}, demand, desk, lambda _: None, 30.0)
-    wire = Wire()
-    pump = Pump(0, wire, crew)
-    of_the_other = take(demand, time.monotonic())
-    crew.doubts.raise_at(time.monotonic())
+    crew, wire, pump, of_the_other = in_doubt()
+    demand = crew.demand
     pump.round()
     crew.doubts.dismiss()  # as after a while
 

@@ -169,7 +169,7 @@ class InOurTable:
         self.prepare(url)
 
     def prepare(self, url: str) -> None:
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has to make its tables itself")
 
     def fill(self, url: str, kind: Stock, count: int) -> None:
         import psycopg

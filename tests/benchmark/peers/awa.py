@@ -40,10 +40,10 @@ class Awa:
         asyncio.run(prepared())
 
     def work(self, order: Work, mark: Mark, gate: Gate) -> None:
-        raise NotImplementedError
+        raise NotImplementedError("awa takes part in the bulk enqueue alone")
 
     def single(self, order: Single, marks: Marks | None, gate: Gate) -> dict[str, float]:
-        raise NotImplementedError
+        raise NotImplementedError("awa takes part in the bulk enqueue alone")
 
     def bulk(self, order: Bulk, gate: Gate) -> dict[str, float]:
         async def enqueued() -> dict[str, float]:
